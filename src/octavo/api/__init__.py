@@ -1,0 +1,1 @@
+"""LLM and AsyncLLM: text in, text out, over an engine."""

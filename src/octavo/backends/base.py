@@ -1,0 +1,73 @@
+"""The seam between a model and a machine: Backend, Program, and what one step hands to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.graph.graph import Graph
+from octavo.quantization.tensor import CheckpointTensor
+
+WeightSource = Callable[[str], CheckpointTensor]
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """One step as plain arrays. Token rows of a sequence are adjacent and in order of position.
+
+    `token_ids`, `positions`, `slot_mapping` `[tokens]` (slot = block · block_size + offset, where keys and values are written);
+    `query_starts` `[sequences + 1]` (rows of sequence s: `query_starts[s] … query_starts[s + 1]`);
+    `sequence_lengths` `[sequences]` (tokens held after this step); `block_tables` `[sequences, most blocks]`, −1 beyond a sequence's end;
+    `logit_rows` `[samples]` (token rows whose logits are wanted).
+    """
+
+    token_ids: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    slot_mapping: npt.NDArray[np.int64]
+    query_starts: npt.NDArray[np.int32]
+    sequence_lengths: npt.NDArray[np.int32]
+    block_tables: npt.NDArray[np.int32]
+    logit_rows: npt.NDArray[np.int32]
+
+
+class Program(Protocol):
+    """A graph with its weights, ready to run on one device."""
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes that the packed weights take."""
+        ...
+
+    def kv_bytes_per_block(self, block_size: int) -> int:
+        """Bytes of keys and values of one block, all layers together."""
+        ...
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+        """Makes the KV tensors. Called once, before the first `run`."""
+        ...
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        """Copies block source → destination in every layer."""
+        ...
+
+    def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
+        """Computes one step; logits `[samples, vocab_size]`."""
+        ...
+
+    def close(self) -> None:
+        """Frees memory and threads. A closed program can't run."""
+        ...
+
+
+class Backend(Protocol):
+    """A kind of device."""
+
+    name: str
+
+    def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None]) -> Program:
+        """Packs each weight of the graph and builds the program; `on_progress` is told the checkpoint bytes of each weight done."""
+        ...

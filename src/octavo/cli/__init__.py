@@ -1,0 +1,1 @@
+"""Commands: parse arguments, then call the server or the api."""

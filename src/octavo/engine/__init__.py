@@ -1,0 +1,1 @@
+"""The step loop; clients in process and over a socket; supervision."""

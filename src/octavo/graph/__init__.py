@@ -1,0 +1,1 @@
+"""Operations, and the builder that models write them with."""

@@ -1,0 +1,1 @@
+"""Block pool, block tables, copy-on-write plan: pure policy over values."""

@@ -1,0 +1,1 @@
+"""Safetensors, GGUF, hub and PyPI to named tensors; ignorant of models."""

@@ -1,0 +1,1 @@
+"""Values that cross seams: requests, outputs, plans, errors."""

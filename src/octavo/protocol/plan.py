@@ -1,0 +1,66 @@
+"""The one meeting point of control and execution: the scheduler writes a StepPlan, a worker answers with a StepResult.
+
+Both are plain values. A request is described in full once, in `new`; afterwards only differences travel.
+A worker appends each token it samples to its own copy of the request, so the plan never sends it back.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.wire import TokenLogprobs
+
+
+class NewRequest(msgspec.Struct, array_like=True):
+    """A request that the worker does not hold: first scheduled, or resumed after a preemption.
+
+    `token_ids` are all tokens known so far: `num_prompt_tokens` of the prompt, then those sampled before a preemption.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    eos_token_ids: list[int]
+    num_computed_tokens: int = 0
+
+
+class ScheduledRequest(msgspec.Struct, array_like=True):
+    """A request's share of a step: its next `num_tokens` tokens, with `new_block_ids` appended to its block table first.
+
+    A token is sampled when the step computes the last token known of the request.
+    """
+
+    request_id: str
+    num_tokens: int
+    new_block_ids: list[int]
+
+
+class StepPlan(msgspec.Struct, array_like=True):
+    """One step. `removed` (finished, aborted or preempted requests) are forgotten by the worker before anything else."""
+
+    removed: list[str] = []
+    new: list[NewRequest] = []
+    scheduled: list[ScheduledRequest] = []
+    copies: list[tuple[int, int]] = []
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step."""
+        return sum(s.num_tokens for s in self.scheduled)
+
+
+class SampledToken(msgspec.Struct, array_like=True):
+    """The token that a step gave one request."""
+
+    request_id: str
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+class StepResult(msgspec.Struct, array_like=True):
+    """What a worker says of one step. A request in `failed` (id → reason) got no token and can't go on; the others are unharmed."""
+
+    sampled: list[SampledToken] = []
+    failed: dict[str, str] = {}

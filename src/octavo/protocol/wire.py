@@ -1,0 +1,72 @@
+"""What passes between the front end (text) and the engine (token ids), in process or over a socket with msgpack."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.protocol.sampling import SamplingParams
+
+
+class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
+    """One sample to generate. `n` samples of one prompt are `n` EngineRequests.
+
+    `eos_token_ids` are the model's own end tokens; they end the request unless `sampling.ignore_eos`.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    eos_token_ids: list[int] = []
+    arrival_time: float = 0.0
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True):
+    """Logprobs at one position: the sampled token's, its rank (1 is the most likely), and the `k` most likely tokens in falling order."""
+
+    logprob: float
+    rank: int
+    top_ids: list[int] = []
+    top_logprobs: list[float] = []
+
+
+class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
+    """What one step gave one request: new tokens, and why it ended if it did.
+
+    `finish_reason` is None, "stop", "length", "abort" or "error"; `stop_reason` the stop token id of the request's own list.
+    """
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    error: str | None = None
+    first_scheduled_time: float | None = None
+    num_preemptions: int = 0
+
+
+class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
+    """A measurement after one step. Counts are gauges except `preemptions`, which counts since the engine's start."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_used: int = 0
+    tokens_held: int = 0
+    preemptions: int = 0
+    step_tokens: int = 0
+
+
+class EngineInfo(msgspec.Struct, omit_defaults=True):
+    """What a ready engine says of itself."""
+
+    model: str
+    architecture: str
+    backend: str
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    weights_bytes: int = 0
+    kv_cache_bytes: int = 0
+    version: str = ""

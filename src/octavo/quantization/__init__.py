@@ -1,0 +1,1 @@
+"""Checkpoint storage formats: what a tensor's bytes mean."""

@@ -1,0 +1,1 @@
+"""Requests, queue, scheduler: pure policy over values."""

@@ -1,0 +1,1 @@
+"""OpenAI routes, server-sent events, metrics; errors become replies."""

@@ -1,0 +1,1 @@
+"""One device: step inputs, program, sampler."""
