@@ -1,0 +1,54 @@
+# The commands of this project. `make help` lists them. All use the virtual environment .venv, and none needs a terminal.
+.DEFAULT_GOAL := help
+.PHONY: help serve test setup setup-serve lint format types imports docs docs-check check wheel clean
+
+MODEL ?= smollm2
+PORT ?= 8000
+ARGS ?=
+
+BIN := .venv/bin
+PY := $(BIN)/python
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+serve: setup-serve ## Install Octavo, get the model and serve it (MODEL=smollm2 PORT=8000 ARGS="--max-num-seqs 8")
+	@exec $(PY) -m octavo serve $(MODEL) --port $(PORT) $(ARGS)
+
+test: setup ## Set up and run every test (ARGS="-k sampler" picks some)
+	@exec $(PY) -m pytest $(ARGS)
+
+setup: ## Make .venv with Octavo and the development tools; quick when nothing changed
+	@scripts/setup.sh dev
+
+setup-serve: ## Make .venv with Octavo alone
+	@scripts/setup.sh serve
+
+lint: setup ## Check style and format (ruff)
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+
+format: setup ## Fix style and format (ruff)
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+types: setup ## Check types (mypy, strict)
+	$(PY) -m mypy
+
+imports: setup ## Check who imports whom (import-linter)
+	$(BIN)/lint-imports
+
+docs: setup ## Write the generated pages of docs/
+	$(PY) scripts/gen_docs.py
+
+docs-check: setup ## Fail when a generated page is stale
+	$(PY) scripts/gen_docs.py --check
+
+check: lint types imports docs-check test ## All that CI runs
+
+wheel: setup ## Build a wheel into dist/
+	$(PY) -m pip wheel -q --no-deps -w dist .
+
+clean: ## Remove .venv and everything built
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

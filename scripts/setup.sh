@@ -1,0 +1,70 @@
+#!/bin/sh
+# Makes .venv at the project's root and installs Octavo into it, in editable form: `scripts/setup.sh serve` (to run it) or
+# `scripts/setup.sh dev` (with the tools that tests and checks need). Does nothing when what was installed is still what
+# pyproject.toml asks for. Needs no terminal; PYTHON=/path/to/python picks the interpreter.
+set -eu
+cd "$(dirname "$0")/.."
+
+kind=${1:-serve}
+case $kind in
+serve) target=. ;;
+dev) target='.[dev]' ;;
+*) echo "usage: scripts/setup.sh serve|dev" >&2; exit 2 ;;
+esac
+
+venv=.venv
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+
+say() { echo "setup: $*" >&2; }
+
+# Whether $1 runs and is new enough. A name on PATH may be a shim that fails, so it is run.
+is_python() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+find_python() {
+    if [ -n "${PYTHON:-}" ]; then
+        if is_python "$PYTHON"; then echo "$PYTHON"; return; fi
+        say "PYTHON=$PYTHON is not a working Python 3.11 or newer"; exit 1
+    fi
+    for name in python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3; do
+        if is_python "$name"; then echo "$name"; return; fi
+    done
+    found=$(python3 -V 2>/dev/null) || found="none"
+    say "Octavo needs Python 3.11 or newer (found: $found); on Debian 12+ or Ubuntu 24.04+: sudo apt-get install python3 python3-venv"
+    exit 1
+}
+
+has_pip() { "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
+
+# Debian and Ubuntu ship python3 without ensurepip, which `python -m venv` needs; the package python3.X-venv brings it.
+make_venv() {
+    python=$1
+    package=python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv
+    say "making $venv with $("$python" -V)"
+    if "$python" -m venv --clear "$venv" >/dev/null 2>&1 && has_pip; then return; fi
+    if "$python" -m pip --version >/dev/null 2>&1 && "$python" -m venv --clear --without-pip "$venv" >/dev/null 2>&1; then
+        "$python" -m pip --python "$venv/bin/python" install -q pip && has_pip && return
+    fi
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "this Python can't make virtual environments; installing $package with apt-get"
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get install -y -q "$package" >/dev/null 2>&1 || { apt-get update -q >/dev/null && apt-get install -y -q "$package" >/dev/null; } || true
+        if "$python" -m venv --clear "$venv" && has_pip; then return; fi
+    fi
+    rm -rf "$venv"
+    say "$python can't make virtual environments; install $package first: sudo apt-get install $package"
+    exit 1
+}
+
+# What the environment was made from: the requirements, this place (an editable install points at it), and the interpreter.
+state() { { pwd -P; sha256sum <pyproject.toml; "$venv/bin/python" -V; } 2>&1; }
+
+if is_python "$venv/bin/python" && has_state=$(state); then
+    for done in dev "$kind"; do  # what dev installs is all that serve needs
+        if [ "$(cat "$venv/.octavo-$done" 2>/dev/null)" = "$has_state" ]; then exit 0; fi
+    done
+fi
+if ! is_python "$venv/bin/python" || ! has_pip; then make_venv "$(find_python)"; fi
+say "installing Octavo into $venv (the first time takes a minute or so)"
+rm -f "$venv/.octavo-serve" "$venv/.octavo-dev"
+"$venv/bin/python" -m pip install -q -e "$target"
+state >"$venv/.octavo-$kind"
