@@ -58,12 +58,18 @@ make_venv() {
 # What the environment was made from: the requirements, this place (an editable install points at it), and the interpreter.
 state() { { pwd -P; sha256sum <pyproject.toml; "$venv/bin/python" -V; } 2>&1; }
 
+# Scripts in an environment hold its absolute path, so one that was moved or copied here is of no use.
+moved() { ! grep -qsF "$(pwd -P)/$venv" "$venv/pyvenv.cfg" && [ "$(grep -cs '^command' "$venv/pyvenv.cfg")" = 1 ]; }
+
 if is_python "$venv/bin/python" && has_state=$(state); then
     for done in dev "$kind"; do  # what dev installs is all that serve needs
         if [ "$(cat "$venv/.octavo-$done" 2>/dev/null)" = "$has_state" ]; then exit 0; fi
     done
 fi
-if ! is_python "$venv/bin/python" || ! has_pip; then make_venv "$(find_python)"; fi
+if ! is_python "$venv/bin/python" || ! has_pip || moved; then
+    python=$(find_python)
+    make_venv "$python"
+fi
 say "installing Octavo into $venv (the first time takes a minute or so)"
 rm -f "$venv/.octavo-serve" "$venv/.octavo-dev"
 "$venv/bin/python" -m pip install -q -e "$target"
