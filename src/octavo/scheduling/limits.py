@@ -1,0 +1,55 @@
+"""What a request must satisfy before it may wait: whatever passes can be served to its end by an engine that has nothing else to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.protocol.errors import InvalidRequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes of the engine: tokens a block, blocks in the pool, tokens in the model's context, tokens in the vocabulary."""
+
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+    vocab_size: int
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens that the whole pool holds."""
+        return self.block_size * self.num_blocks
+
+    @property
+    def context(self) -> int:
+        """The most tokens, prompt and output together, that one request can reach.
+
+        A pool smaller than the model's context bounds it as well: a request that outgrew the pool could never be finished, alone or
+        after any preemption. It ends with "length", at the same token whatever runs beside it.
+        """
+        return min(self.max_model_len, self.pool_tokens)
+
+    def check_prompt(self, token_ids: list[int]) -> None:
+        """Raises InvalidRequestError (param "prompt") for a prompt that is empty, holds a token id outside the vocabulary, or leaves no
+        room for one generated token in the model's context or in the pool. O(tokens)."""
+        count = len(token_ids)
+        if count == 0:
+            raise InvalidRequestError("the prompt is empty; it needs at least one token", param="prompt")
+        if count > self.max_model_len - 1:
+            raise InvalidRequestError(
+                f"the prompt has {count} tokens, but the model's context of {self.max_model_len} tokens takes a prompt of at most "
+                f"{self.max_model_len - 1}, so that one token can be generated",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        if count + 1 > self.pool_tokens:
+            raise InvalidRequestError(
+                f"the prompt and one generated token need {count + 1} tokens of KV cache, but the whole cache holds {self.pool_tokens}",
+                param="prompt",
+            )
+        if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
+            bad = next(token for token in token_ids if not 0 <= token < self.vocab_size)
+            raise InvalidRequestError(
+                f"token id {bad} is outside the vocabulary of {self.vocab_size} tokens (0 to {self.vocab_size - 1})", param="prompt"
+            )

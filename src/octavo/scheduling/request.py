@@ -1,0 +1,100 @@
+"""What the scheduler knows of one request."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from octavo.kvcache.block_table import BlockTable
+from octavo.protocol.plan import NewRequest
+from octavo.protocol.wire import EngineRequest
+
+
+class RequestStatus(Enum):
+    """WAITING holds no blocks, RUNNING does, FINISHED (ended, failed or aborted) never changes again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Request:
+    """Tokens known (the prompt, then every token sampled) and how many of them have keys and values in the cache.
+
+    `max_known` is the number of known tokens at which generation ends with "length". `arrival_time` (the front end's) and
+    `first_scheduled_time` (the scheduler's clock) are in seconds. `held_by_worker` says that a plan has introduced the request and
+    none has removed it since.
+    """
+
+    __slots__ = (
+        "arrival_time",
+        "eos_token_ids",
+        "first_scheduled_time",
+        "held_by_worker",
+        "max_known",
+        "min_tokens",
+        "num_computed",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "request_id",
+        "sampling",
+        "status",
+        "stop_token_ids",
+        "table",
+        "token_ids",
+        "worker_eos_token_ids",
+    )
+
+    def __init__(self, request: EngineRequest, table: BlockTable, context: int) -> None:
+        sampling = request.sampling
+        self.request_id = request.request_id
+        self.sampling = sampling
+        self.worker_eos_token_ids = request.eos_token_ids
+        self.eos_token_ids = frozenset(() if sampling.ignore_eos else request.eos_token_ids)
+        self.stop_token_ids = frozenset(sampling.stop_token_ids or ())
+        self.min_tokens = sampling.min_tokens
+        # A copy: the caller's list must not grow with the output.
+        self.token_ids = list(request.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.max_known = context if sampling.max_tokens is None else min(context, self.num_prompt_tokens + sampling.max_tokens)
+        self.num_computed = 0
+        self.table = table
+        self.status = RequestStatus.WAITING
+        self.num_preemptions = 0
+        self.arrival_time = request.arrival_time
+        self.first_scheduled_time: float | None = None
+        self.held_by_worker = False
+
+    @property
+    def num_known(self) -> int:
+        """Prompt tokens and output tokens."""
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def describe(self) -> NewRequest:
+        """The request in full, for a worker that does not hold it."""
+        # The token list is copied: in process the worker appends what it samples to the list that it is given.
+        return NewRequest(
+            request_id=self.request_id,
+            token_ids=self.token_ids.copy(),
+            num_prompt_tokens=self.num_prompt_tokens,
+            sampling=self.sampling,
+            eos_token_ids=self.worker_eos_token_ids,
+            num_computed_tokens=self.num_computed,
+        )
+
+    def finish_reason(self) -> tuple[str, int | None] | None:
+        """(finish_reason, stop_reason) if the last token known, an output token, ends the request, else None. An end token counts
+        before the length, and none counts before `min_tokens` output tokens, as in vLLM."""
+        if self.num_output_tokens >= self.min_tokens:
+            last = self.token_ids[-1]
+            if last in self.eos_token_ids:
+                return "stop", None
+            if last in self.stop_token_ids:
+                return "stop", last
+        if len(self.token_ids) >= self.max_known:
+            return "length", None
+        return None

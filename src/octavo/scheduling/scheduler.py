@@ -1,0 +1,281 @@
+"""Which tokens of which requests the next step computes, and in which blocks their keys and values go.
+
+There is no prefill or decode phase: a request has tokens known and tokens computed, and a step closes the gap as far as the token
+budget allows (iteration-level scheduling: Yu et al., 2022, Orca; chunked prefill: Agrawal et al., 2024, Sarathi-Serve).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo.config.engine import SchedulerConfig
+from octavo.kvcache.block_pool import BlockPool
+from octavo.kvcache.block_table import BlockTable, blocks_for
+from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.plan import SampledToken, ScheduledRequest, StepPlan, StepResult
+from octavo.protocol.wire import EngineOutput, EngineRequest, EngineStats
+from octavo.scheduling.limits import Limits
+from octavo.scheduling.queue import WaitingQueue
+from octavo.scheduling.request import Request, RequestStatus
+
+
+class SchedulerError(RuntimeError):
+    """The engine broke the scheduler's contract (plans and results out of turn), or its own accounting went wrong.
+
+    No request can cause it.
+    """
+
+
+@dataclass(slots=True)
+class _Step:
+    """The plan being made or run, and the requests in it: a result is matched to these, not to ids, which may have been reused."""
+
+    plan: StepPlan
+    budget: int
+    shares: list[tuple[Request, int]]
+
+    def give(self, request: Request, count: int, new_block_ids: list[int]) -> None:
+        self.plan.scheduled.append(ScheduledRequest(request.request_id, count, new_block_ids))
+        self.shares.append((request, count))
+        self.budget -= count
+
+
+class Scheduler:
+    """Turns requests into plans and results into outputs. `schedule` and `update` alternate; `add` and `abort` may come at any time.
+
+    Running requests, then waiting ones, are always in order of arrival. Cost of a step: O(running requests + blocks and tokens given),
+    whatever the size of the pool or of the queue. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        block_size: int,
+        num_blocks: int,
+        max_model_len: int,
+        vocab_size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._limits = Limits(block_size, num_blocks, max_model_len, vocab_size)
+        self._clock = clock
+        self._pool = BlockPool(num_blocks)
+        self._requests: dict[str, Request] = {}
+        self._running: dict[str, Request] = {}
+        self._waiting = WaitingQueue()
+        self._removed: list[str] = []
+        self._step: _Step | None = None
+        self._step_tokens = 0
+        self._preemptions = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another step would do something: requests run or wait, or the worker still holds some that are over."""
+        return bool(self._requests or self._removed)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold blocks."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that hold none: new or preempted."""
+        return len(self._waiting)
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Every request that is not finished, in order of arrival."""
+        return list(self._requests)
+
+    def stats(self) -> EngineStats:
+        """Gauges of this moment. `tokens_held` counts tokens whose keys and values are in the cache."""
+        return EngineStats(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            blocks_total=self._pool.num_blocks,
+            blocks_used=self._pool.num_used,
+            tokens_held=sum(request.num_computed for request in self._running.values()),
+            preemptions=self._preemptions,
+            step_tokens=self._step_tokens,
+        )
+
+    def add(self, request: EngineRequest) -> None:
+        """Puts a request at the end of the queue. Raises InvalidRequestError if its id is in use or `Limits` refuses its prompt."""
+        if request.request_id in self._requests:
+            raise InvalidRequestError(f"request id {request.request_id!r} is already in use", param="request_id")
+        self._limits.check_prompt(request.prompt_token_ids)
+        added = Request(request, BlockTable(self._pool, self._limits.block_size), self._limits.context)
+        self._requests[added.request_id] = added
+        self._waiting.append(added)
+
+    def abort(self, request_id: str) -> bool:
+        """Forgets a request at once, whatever it is doing; False if there is none of that id (any more). No output follows.
+
+        May come while a step runs. The worker may then still write to the request's blocks, yet they go back to the pool here: the
+        next plan is the first that can hand them to another request, and it is made and run only after the running step has ended,
+        so a new owner always writes after the old one.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._finish(request)
+        return True
+
+    def schedule(self) -> StepPlan:
+        """Plans the next step; `update` must follow before another. If anything runs or waits, the plan computes at least one token.
+
+        Raises SchedulerError if the last plan's result has not come.
+        """
+        if self._step is not None:
+            raise SchedulerError("a step was planned before the result of the last one came")
+        step = _Step(StepPlan(), self._config.max_num_batched_tokens, [])
+        # After a preemption blocks are short: whoever came in now would be the next victim.
+        if self._continue_running(step):
+            self._admit_waiting(step)
+        step.plan.removed = self._removed
+        self._removed = []
+        self._step = step
+        self._step_tokens = self._config.max_num_batched_tokens - step.budget
+        return step.plan
+
+    def update(self, plan: StepPlan, result: StepResult) -> list[EngineOutput]:
+        """Takes in what the worker answered to `plan`: one output for each request that got a token or ended, in the plan's order.
+
+        Requests aborted since the plan was made get none. Raises SchedulerError if `plan` is not the one under way.
+        """
+        step = self._step
+        if step is None or step.plan is not plan:
+            raise SchedulerError("a result came for a plan that is not under way")
+        self._step = None
+        sampled = {token.request_id: token for token in result.sampled}
+        outputs = []
+        for request, count in step.shares:
+            if request.status is not RequestStatus.RUNNING:
+                continue
+            request_id = request.request_id
+            output = self._apply(request, count, sampled.get(request_id), result.failed.get(request_id))
+            if output is not None:
+                outputs.append(output)
+        return outputs
+
+    def _continue_running(self, step: _Step) -> bool:
+        """Gives running requests their tokens in order of admission; False if blocks ran out and some had to be preempted."""
+        preemptions = self._preemptions
+        for request in list(self._running.values()):
+            # A preempted request is followed by preempted ones only.
+            if step.budget == 0 or request.status is not RequestStatus.RUNNING:
+                break
+            count = min(request.num_known - request.num_computed, step.budget)
+            new_block_ids = self._grow(request, request.num_computed + count)
+            if new_block_ids is None:
+                break
+            step.give(request, count, new_block_ids)
+        return self._preemptions == preemptions
+
+    def _grow(self, request: Request, num_tokens: int) -> list[int] | None:
+        """Blocks for `num_tokens` tokens of a running request, preempting the last admitted while there are too few; None if that came
+        to be the request itself. A victim never has a share in the step being planned: shares go in the order of admission."""
+        while (new_block_ids := request.table.ensure(num_tokens)) is None:
+            victim = self._running[next(reversed(self._running))]
+            if len(self._running) == 1:
+                raise SchedulerError(f"request {request.request_id!r} runs alone and the whole pool can't hold its {num_tokens} tokens")
+            self._preempt(victim)
+            if victim is request:
+                return None
+        return new_block_ids
+
+    def _admit_waiting(self, step: _Step) -> None:
+        """Admits from the head of the queue while tokens, seats and blocks last. The head is never skipped, so none starves.
+
+        Admission takes blocks for the first chunk only, but asks for more to be free: the blocks of every token the request knows,
+        beyond those that running requests still need for what they know, and one for each running request that may grow into another.
+        Otherwise a long prompt would come in on its first chunk, or a newcomer take the last block, only to be preempted a few steps
+        later with all its work lost. With nothing running no more is asked for than the request's own tokens, which `Limits` has seen
+        to fit.
+        """
+        if not self._waiting or step.budget == 0 or len(self._running) >= self._config.max_num_seqs:
+            return
+        now = self._clock()
+        spare = self._pool.num_free - sum(map(self._blocks_to_come, self._running.values()))
+        while self._waiting and step.budget > 0 and len(self._running) < self._config.max_num_seqs:
+            request = self._waiting.head()
+            if blocks_for(request.num_known, self._limits.block_size) > spare:
+                return
+            spare -= self._blocks_to_come(request)
+            count = min(request.num_known, step.budget)
+            new_block_ids = request.table.ensure(count)
+            if new_block_ids is None:
+                raise SchedulerError(f"request {request.request_id!r} was admitted without the blocks it needs")
+            self._waiting.remove(request)
+            self._running[request.request_id] = request
+            request.status = RequestStatus.RUNNING
+            request.held_by_worker = True
+            if request.first_scheduled_time is None:
+                request.first_scheduled_time = now
+            step.plan.new.append(request.describe())
+            step.give(request, count, new_block_ids)
+
+    def _blocks_to_come(self, request: Request) -> int:
+        """Blocks that a request still has to take for the tokens it knows, and one more if its output can grow into it. The last token
+        that it may know needs no slot: it is never computed."""
+        size = self._limits.block_size
+        known = blocks_for(request.num_known, size)
+        grows = blocks_for(request.max_known - 1, size) > known
+        return known - len(request.table.block_ids) + grows
+
+    def _preempt(self, request: Request) -> None:
+        """Back to the front of the queue without its blocks; it computes all its tokens again when it returns."""
+        self._leave(request)
+        request.status = RequestStatus.WAITING
+        request.num_computed = 0
+        request.num_preemptions += 1
+        self._preemptions += 1
+        self._waiting.push_front(request)
+
+    def _finish(self, request: Request) -> None:
+        """The request is over: its blocks are free, its id may be used again."""
+        self._leave(request)
+        request.status = RequestStatus.FINISHED
+        del self._requests[request.request_id]
+
+    def _leave(self, request: Request) -> None:
+        """Out of the running or waiting requests, and out of the worker's with the next plan."""
+        if request.status is RequestStatus.RUNNING:
+            del self._running[request.request_id]
+        else:
+            self._waiting.remove(request)
+        request.table.release()
+        if request.held_by_worker:
+            request.held_by_worker = False
+            self._removed.append(request.request_id)
+
+    def _apply(self, request: Request, count: int, sampled: SampledToken | None, failure: str | None) -> EngineOutput | None:
+        """One request's part of a result; None if it has computed a part of its prompt and there is nothing to say."""
+        request.num_computed += count
+        due = request.num_computed == request.num_known
+        if failure is None and due != (sampled is not None):
+            # It would wait for ever, or go astray; the others are unharmed.
+            failure = "the worker gave no token" if due else "the worker gave a token out of turn"
+        output = EngineOutput(
+            request_id=request.request_id,
+            first_scheduled_time=request.first_scheduled_time,
+            num_preemptions=request.num_preemptions,
+        )
+        if failure is not None:
+            output.finish_reason, output.error = "error", failure
+        elif sampled is None:
+            return None
+        else:
+            request.token_ids.append(sampled.token_id)
+            output.token_ids = [sampled.token_id]
+            output.logprobs = None if sampled.logprobs is None else [sampled.logprobs]
+            ended = request.finish_reason()
+            if ended is not None:
+                output.finish_reason, output.stop_reason = ended
+        if output.finish_reason is not None:
+            self._finish(request)
+        return output
