@@ -87,10 +87,11 @@ class BackendConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Everything that an engine is started with."""
+    """Everything that an engine is started with. Requests without a seed of their own get one from `seed` and their order of arrival, or a
+    random one where `seed` is None."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
-    seed: int = 0
+    seed: int | None = None

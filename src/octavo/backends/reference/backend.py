@@ -1,0 +1,30 @@
+"""The numpy backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from octavo.backends.base import WeightSource
+from octavo.backends.reference.program import ReferenceProgram
+from octavo.graph.graph import Graph
+from octavo.quantization.decode import decode
+
+
+class ReferenceBackend:
+    """Decodes every weight into float32 and runs the graph in numpy."""
+
+    name = "reference"
+
+    def __init__(self, threads: int = 0) -> None:
+        self._threads = threads
+
+    def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None]) -> ReferenceProgram:
+        """Decodes the graph's weights one by one."""
+        decoded = {}
+        for name in graph.weights:
+            tensor = weights(name)
+            decoded[name] = np.ascontiguousarray(decode(tensor), dtype=np.float32)
+            on_progress(tensor.nbytes)
+        return ReferenceProgram(graph, decoded, self._threads)

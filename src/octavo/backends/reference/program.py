@@ -1,0 +1,135 @@
+"""Runs a graph operation by operation, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import ThreadpoolController
+
+from octavo.backends.base import StepInputs
+from octavo.backends.reference import operations
+from octavo.backends.reference.attention import QueryTiles, cut_queries, paged_attention, partition_size
+from octavo.backends.reference.products import Threads, invariant_tile, linear, product_shapes
+from octavo.graph.graph import CacheLayer, Graph, Operation, RopeSpec
+
+Floats = npt.NDArray[np.float32]
+
+
+class ReferenceProgram:
+    """A graph with float32 weights, and its KV cache `[blocks, block_size, kv_heads, head_dim]` for keys and values of each layer."""
+
+    def __init__(self, graph: Graph, weights: dict[str, Floats], threads: int) -> None:
+        self._graph = graph
+        self._weights = weights
+        self._threads = Threads(threads)
+        self._blas = ThreadpoolController()
+        self._keys: list[Floats] = []
+        self._values: list[Floats] = []
+        self._tile = 1
+        self._block_size = 0
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all weights; one that serves twice counts once."""
+        return sum(weight.nbytes for weight in self._weights.values())
+
+    @property
+    def tile(self) -> int:
+        """Rows of a tile in every product (`products.invariant_tile`)."""
+        return self._tile
+
+    def kv_bytes_per_block(self, block_size: int) -> int:
+        """Bytes of keys and values of one block, all layers together."""
+        return sum(2 * 4 * layer.num_kv_heads * layer.head_dim for layer in self._graph.cache_layers) * block_size
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+        """Makes the KV tensors, in memory that the system commits as it is first written, and settles the height of tiles."""
+        self._block_size = block_size
+        for layer in self._graph.cache_layers:
+            shape = (num_blocks, block_size, layer.num_kv_heads, layer.head_dim)
+            self._keys.append(np.zeros(shape, np.float32))
+            self._values.append(np.zeros(shape, np.float32))
+        shapes: set[tuple[int, int]] = set()
+        for operation in self._graph.operations:
+            if operation.name in ("linear", "logits"):
+                shapes |= product_shapes(*operation.weights[0].shape)  # type: ignore[arg-type]
+        size = partition_size(block_size)
+        for layer in self._graph.cache_layers:
+            shapes |= {(layer.head_dim, size), (size, layer.head_dim)}
+        with self._blas.limit(limits=1, user_api="blas"):
+            self._tile = invariant_tile(shapes)
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        """Copies block source → destination in every layer."""
+        for cache in (*self._keys, *self._values):
+            for source, destination in copies:
+                cache[destination] = cache[source]
+
+    def run(self, step: StepInputs) -> Floats:
+        """Computes one step; logits `[samples, vocab_size]`."""
+        # A thread of the BLAS's own would split products at places that depend on how many there are.
+        with self._blas.limit(limits=1, user_api="blas"):
+            return _Step(self, step).run()
+
+    def close(self) -> None:
+        """Frees memory and threads."""
+        self._threads.close()
+        self._keys, self._values, self._weights = [], [], {}
+
+
+class _Step:
+    """One run of the graph: the values made so far, and what several operations share."""
+
+    def __init__(self, program: ReferenceProgram, step: StepInputs) -> None:
+        self._program = program
+        self._step = step
+        self._values: dict[int, Floats] = {}
+        self._last_use = {value.index: place for place, op in enumerate(program._graph.operations) for value in op.inputs}
+        self._rotations: dict[RopeSpec, tuple[Floats, Floats]] = {}
+        self._tiles: dict[int, QueryTiles] = {}
+
+    def run(self) -> Floats:
+        table: dict[str, Callable[[Operation, list[Floats], list[Floats]], Floats]] = {
+            "embed": lambda op, x, w: operations.embed(w[0], self._step.token_ids),
+            "rms_norm": lambda op, x, w: operations.rms_norm(x[0], w[0], op.attributes["epsilon"]),
+            "linear": lambda op, x, w: self._linear(x[0], w[0], w[1] if len(w) > 1 else None),
+            "rope": lambda op, x, w: self._rope(x[0], op.attributes["spec"]),
+            "paged_attention": lambda op, x, w: self._attention(op, x),
+            "silu_mul": lambda op, x, w: operations.silu_mul(x[0], x[1]),
+            "add": lambda op, x, w: operations.add(x[0], x[1]),
+            "logits": lambda op, x, w: self._linear(x[0][self._step.logit_rows], w[0], None),
+        }
+        result = np.empty((0, self._program._graph.vocab_size), np.float32)
+        for place, operation in enumerate(self._program._graph.operations):
+            inputs = [self._values[value.index] for value in operation.inputs]
+            result = table[operation.name](operation, inputs, [self._program._weights[weight.name] for weight in operation.weights])
+            self._values[operation.output.index] = result
+            for value in operation.inputs:
+                if self._last_use[value.index] == place:
+                    self._values.pop(value.index, None)
+        return result
+
+    @property
+    def _linear(self) -> Callable[[Floats, Floats, Floats | None], Floats]:
+        return partial(linear, tile=self._program._tile, threads=self._program._threads)
+
+    def _rope(self, x: Floats, spec: RopeSpec) -> Floats:
+        if spec not in self._rotations:
+            self._rotations[spec] = operations.rotations(self._step.positions, spec)
+        return operations.rope(x, *self._rotations[spec], spec.head_dim)
+
+    def _attention(self, operation: Operation, inputs: list[Floats]) -> Floats:
+        query, key, value = inputs
+        program, layer = self._program, operation.attributes["layer"]
+        cache: CacheLayer = operation.attributes["cache"]
+        keys, values = program._keys[layer], program._values[layer]
+        width = (cache.num_kv_heads, cache.head_dim)
+        keys.reshape(-1, *width)[self._step.slot_mapping] = key.reshape(-1, *width)
+        values.reshape(-1, *width)[self._step.slot_mapping] = value.reshape(-1, *width)
+        group = query.shape[1] // (cache.num_kv_heads * cache.head_dim)
+        if group not in self._tiles:
+            self._tiles[group] = cut_queries(self._step, group, program._tile, program._block_size)
+        return paged_attention(query, keys, values, self._step, self._tiles[group], cache, operation.attributes["scale"], program._threads)

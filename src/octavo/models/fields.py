@@ -1,0 +1,78 @@
+"""Reading a checkpoint's description with errors that name the file and the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.protocol.errors import ModelLoadError, UnsupportedModelError
+
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A mapping with typed reads. `label` is what a message calls it: the file, and the key it lies under."""
+
+    source: Path
+    values: Mapping[str, Any]
+    prefix: str = ""
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self.values.get(self.prefix + key)
+        if value is None:
+            if default is _MISSING:
+                raise ModelLoadError(f"{self.source}: {self.prefix}{key} is missing from the model's description")
+            return default
+        return value
+
+    def wrong(self, key: str, value: Any, wanted: str) -> ModelLoadError:
+        """The error for a value that can't be."""
+        return ModelLoadError(f"{self.source}: {self.prefix}{key} must be {wanted}, not {value!r}")
+
+    def unsupported(self, key: str, value: Any, known: str) -> UnsupportedModelError:
+        """The error for a value that this version has no code for."""
+        return UnsupportedModelError(f"{self.source}: {self.prefix}{key} {value!r} is not supported ({known})")
+
+    def integer(self, key: str, default: Any = _MISSING, *, most: int = 1 << 31) -> int:
+        """A whole number of at least 1."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise self.wrong(key, value, f"a whole number from 1 to {most}")
+        return value
+
+    def optional_integer(self, key: str) -> int | None:
+        """A whole number of at least 1, or None where it is absent or null."""
+        return None if self.values.get(self.prefix + key) is None else self.integer(key)
+
+    def number(self, key: str, default: Any = _MISSING) -> float:
+        """A finite number over 0."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise self.wrong(key, value, "a number over 0")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, value, "true or false")
+        return value
+
+    def text(self, key: str, default: Any = _MISSING) -> str:
+        """A string."""
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(key, value, "a string")
+        return value
+
+    def fields(self, key: str) -> Fields | None:
+        """A nested object, or None where it is absent or null."""
+        value = self.values.get(self.prefix + key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, value, "an object")
+        return Fields(self.source, value)

@@ -1,0 +1,77 @@
+"""Rotary frequencies of each published variant."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.graph.graph import RopeSpec
+from octavo.models.fields import Fields
+
+Frequencies = npt.NDArray[np.float32]
+
+
+def default_frequencies(theta: float, dimensions: int) -> Frequencies:
+    """`theta^(−2i / dimensions)` for i below `dimensions / 2` (Su et al., 2021), rounded as float32 arithmetic rounds it."""
+    exponents = np.arange(0, dimensions, 2, dtype=np.int64).astype(np.float32) / np.float32(dimensions)
+    return (np.float32(1) / np.power(np.float32(theta), exponents)).astype(np.float32)
+
+
+def llama3_frequencies(base: Frequencies, factor: float, low: float, high: float, original: int) -> Frequencies:
+    """Llama 3.1's stretch: wavelengths beyond `original / low` positions grow by `factor`, those within `original / high` stay, and
+    between them the two are blended."""
+    wavelengths = 2 * math.pi / base.astype(np.float64)
+    smooth = np.clip((original / wavelengths - low) / (high - low), 0, 1)
+    blended = (1 - smooth) * base / factor + smooth * base
+    return np.where(wavelengths > original / low, base / factor, np.where(wavelengths < original / high, base, blended)).astype(np.float32)
+
+
+def spec(head_dim: int, frequencies: Frequencies) -> RopeSpec:
+    """A RopeSpec of these frequencies."""
+    return RopeSpec(head_dim, tuple(float(frequency) for frequency in frequencies))
+
+
+def rope_from_config(config: Fields, head_dim: int) -> RopeSpec:
+    """Reads `rope_theta` and `rope_scaling` (transformers 4) or `rope_parameters` (transformers 5).
+
+    Raises UnsupportedModelError for a variant other than default, linear and llama3.
+    """
+    parameters = config.fields("rope_parameters") or config.fields("rope_scaling")
+    theta = config.number("rope_theta", 10000.0)
+    if config.values.get("partial_rotary_factor") not in (None, 1, 1.0):
+        raise config.unsupported("partial_rotary_factor", config.values["partial_rotary_factor"], "only 1 is known")
+    if parameters is None:
+        return spec(head_dim, default_frequencies(theta, head_dim))
+    theta = parameters.number("rope_theta", theta)
+    kind = parameters.text("rope_type", parameters.text("type", "default"))
+    base = default_frequencies(theta, head_dim)
+    if kind == "default":
+        return spec(head_dim, base)
+    if kind == "linear":
+        return spec(head_dim, (base / np.float32(parameters.number("factor"))).astype(np.float32))
+    if kind == "llama3":
+        low, high = parameters.number("low_freq_factor"), parameters.number("high_freq_factor")
+        if high <= low:
+            raise parameters.wrong("high_freq_factor", high, f"over low_freq_factor, {low}")
+        original = parameters.integer("original_max_position_embeddings")
+        return spec(head_dim, llama3_frequencies(base, parameters.number("factor"), low, high, original))
+    raise config.unsupported("rope_scaling type", kind, "known: default, linear, llama3")
+
+
+def rope_from_gguf(metadata: Fields, head_dim: int, factors: Frequencies | None) -> RopeSpec:
+    """Reads `rope.freq_base` and `rope.scaling.*`; `factors` are the divisors in the tensor `rope_freqs.weight`, which is how a GGUF
+    file carries the llama3 variant."""
+    dimensions = metadata.integer("rope.dimension_count", head_dim)
+    if dimensions != head_dim:
+        raise metadata.unsupported("rope.dimension_count", dimensions, f"only the head's own size, {head_dim}, is known")
+    base = default_frequencies(metadata.number("rope.freq_base", 10000.0), head_dim)
+    if factors is not None:
+        base = (base / factors).astype(np.float32)
+    kind = metadata.text("rope.scaling.type", "none")
+    if kind == "linear":
+        base = (base / np.float32(metadata.number("rope.scaling.factor"))).astype(np.float32)
+    elif kind != "none":
+        raise metadata.unsupported("rope.scaling.type", kind, "known: none, linear")
+    return spec(head_dim, base)
