@@ -113,7 +113,7 @@ def reference_kinds():
         yield qtype
 
 
-@pytest.mark.parametrize("qtype", reference_kinds(), ids=lambda q: q.name)
+@pytest.mark.parametrize("qtype", list(reference_kinds()), ids=lambda q: q.name)
 def test_every_type_of_the_reference_decodes_alike(qtype):
     values, size = gguf.GGML_QUANT_SIZES[qtype]
     data = np.random.default_rng(RNG_SEED).integers(0, 256, (24, 3 * size), dtype=np.uint8)
@@ -129,7 +129,7 @@ def test_the_table_agrees_with_gguf():
         assert (KINDS[qtype.name].values_per_block, KINDS[qtype.name].bytes_per_block) == (values, size)
 
 
-@pytest.mark.parametrize(("kind", "size"), [("I32", 4), ("F8_E4M3", 1), ("Q8_K", 292 // 256), ("Q9_X", 1)])
+@pytest.mark.parametrize(("kind", "size"), [("I32", 4), ("F8_E4M3", 1), ("Q8_K", 1), ("Q9_X", 1)])
 def test_a_kind_without_decoder_is_refused_by_tensor_and_kind(kind, size):
     with pytest.raises(UnsupportedModelError, match=rf"tensor blk\.0\.w is stored as {kind}"):
         decode(CheckpointTensor("blk.0.w", kind, (2, 256), np.zeros((2, 256 * size), np.uint8)))

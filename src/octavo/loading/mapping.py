@@ -1,0 +1,25 @@
+"""Files as read-only arrays of bytes."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.protocol.errors import ModelLoadError
+
+
+def map_file(path: Path) -> npt.NDArray[np.uint8]:
+    """The file's bytes, memory-mapped and read-only: `[size]` of uint8. It stays mapped while any view of the array lives.
+
+    Raises ModelLoadError that names the file if it can't be read, or is empty.
+    """
+    try:
+        with path.open("rb") as file:
+            if not file.seek(0, 2):
+                raise ModelLoadError(f"{path} is empty")
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except OSError as error:
+        raise ModelLoadError(f"{path} can't be read: {error.strerror or error}") from error
