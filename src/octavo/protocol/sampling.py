@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
+import math
+import numbers
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
 import msgspec
+
+from octavo.protocol.errors import InvalidRequestError
+
+MAX_N = 16_384
+MAX_INT = 2**63 - 1
+GREEDY_BELOW = 1e-5
+MIN_TEMPERATURE = 0.01
+MAX_TEMPERATURE = 2.0
+
+# Fields of vLLM's SamplingParams and of its HTTP requests that say how tokens are chosen, and that Octavo does not have.
+UNSUPPORTED_FIELDS = frozenset(
+    {
+        "allowed_token_ids",
+        "bad_words",
+        "best_of",
+        "early_stopping",
+        "extra_args",
+        "flat_logprobs",
+        "guided_choice",
+        "guided_decoding",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "length_penalty",
+        "logit_bias",
+        "logits_processors",
+        "logprob_token_ids",
+        "output_kind",
+        "prompt_logprob_start",
+        "prompt_logprob_token_ids",
+        "prompt_logprobs",
+        "repetition_detection",
+        "routed_experts_prompt_start",
+        "skip_reading_prefix_cache",
+        "stream_interval",
+        "structured_outputs",
+        "thinking_token_budget",
+        "trace_decode_token_ids",
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "use_beam_search",
+        "vllm_xargs",
+        "watermarking",
+    }
+)
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Names, order, defaults and limits are vLLM's; `docs/sampling.md` lists them.
 
-    Raises InvalidRequestError, with `param` naming the field, for a value outside its limits.
+    Values are checked and brought to their plain Python type when the object is made, copied or decoded:
+
+    - a temperature under 1e-5 becomes 0 and means greedy choice, which also sets top_p=1, top_k=0 and min_p=0;
+      one between that and 0.01 is raised to 0.01, below which float32 logits lose their meaning;
+    - `seed=-1` becomes None, `top_k=-1` becomes 0 (off);
+    - numpy numbers become Python numbers, tuples become lists.
+
+    Raises InvalidRequestError, with `param` naming the field, for a value of the wrong type or outside its limits.
     """
 
     n: int = 1
@@ -30,3 +88,166 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_lengths()
+        self._check_stops()
+        if self.is_greedy:
+            if self.n > 1:
+                raise InvalidRequestError(f"n must be 1 when temperature is 0 (greedy), got {self.n}.", param="n")
+            self.temperature = 0.0
+            self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
+        elif self.temperature < MIN_TEMPERATURE:
+            self.temperature = MIN_TEMPERATURE
+
+    @classmethod
+    def from_optional(cls, **fields: Any) -> SamplingParams:
+        """Build from fields of which some may be None, as an HTTP body or a caller's keywords give them.
+
+        None means "the default", except for `max_tokens`, where it means "no limit of the request's own".
+        Raises InvalidRequestError for a field that this version lacks (saying so) and for an unknown one.
+        """
+        given = {name: value for name, value in fields.items() if value is not None or name == "max_tokens"}
+        for name in unsupported_fields(given):
+            raise InvalidRequestError(f"{name} is not supported by this version.", param=name)
+        for name in given:
+            if name not in cls.__struct_fields__:
+                raise InvalidRequestError(f"{name} is not a sampling parameter.", param=name)
+        return cls(**given)
+
+    def verify(self, vocab_size: int, max_logprobs: int = 20) -> None:
+        """Check against the model and the server: stop ids must lie in the vocabulary, `logprobs` under the limit.
+
+        `max_logprobs` is the most that the server gives, -1 for no limit. Every other field is checked again, for it may have been
+        assigned to since. Raises InvalidRequestError.
+        """
+        self.__post_init__()
+        for token_id in self.stop_token_ids or ():
+            if token_id >= vocab_size:
+                raise InvalidRequestError(
+                    f"stop_token_ids holds {token_id}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).",
+                    param="stop_token_ids",
+                )
+        if self.logprobs is None or max_logprobs == -1:
+            return
+        wanted = vocab_size if self.logprobs == -1 else self.logprobs
+        if wanted > max_logprobs:
+            whole = " (-1, the whole vocabulary)" if self.logprobs == -1 else ""
+            raise InvalidRequestError(f"logprobs must be at most {max_logprobs}, got {wanted}{whole}.", param="logprobs")
+
+    def clone(self) -> SamplingParams:
+        """An independent copy: lists are copied too."""
+        return msgspec.structs.replace(self)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def stop_list(self) -> list[str]:
+        """The stop strings as a list, empty if there are none."""
+        if self.stop is None:
+            return []
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether any of the three penalties changes a logit."""
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+    def _check_numbers(self) -> None:
+        self.n = _integer("n", self.n, 1, MAX_N)
+        self.presence_penalty = _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        self.frequency_penalty = _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        self.repetition_penalty = _number("repetition_penalty", self.repetition_penalty, 0.0, None, open_low=True)
+        self.temperature = _number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
+        self.top_p = _number("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        self.top_k = max(_integer("top_k", self.top_k, -1), 0)
+        self.min_p = _number("min_p", self.min_p, 0.0, 1.0)
+        if self.seed is not None:
+            seed = _integer("seed", self.seed, -(2**63))
+            self.seed = None if seed == -1 else seed
+
+    def _check_lengths(self) -> None:
+        if self.max_tokens is not None:
+            self.max_tokens = _integer("max_tokens", self.max_tokens, 1)
+        self.min_tokens = _integer("min_tokens", self.min_tokens, 0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens must be at most max_tokens ({self.max_tokens}), got {self.min_tokens}.", param="min_tokens"
+            )
+        if self.logprobs is not None:
+            self.logprobs = _integer("logprobs", self.logprobs, -1)
+
+    def _check_stops(self) -> None:
+        for name in _FLAGS:
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise InvalidRequestError(f"{name} must be true or false, got {_show(value)}.", param=name)
+        if isinstance(self.stop, str):
+            _stop_string(self.stop)
+        elif self.stop is not None:
+            self.stop = [_stop_string(item) for item in _items("stop", self.stop, "a string or a list of strings")]
+        if self.stop and not self.detokenize:
+            raise InvalidRequestError("stop needs detokenize to be true, got false.", param="stop")
+        if self.stop_token_ids is not None:
+            ids = _items("stop_token_ids", self.stop_token_ids, "a list of token ids")
+            self.stop_token_ids = [_integer("stop_token_ids", item, 0, what="every id of stop_token_ids") for item in ids]
+
+
+_FLAGS = ("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output")
+
+
+def unsupported_fields(names: Iterable[str]) -> list[str]:
+    """Those of `names`, in their order, that vLLM has as sampling fields and this version of Octavo has not."""
+    return [name for name in names if name in UNSUPPORTED_FIELDS]
+
+
+def _show(value: object) -> str:
+    """The value for an error message: short whatever it is. (Python refuses to print very long integers.)"""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return reprlib.repr(value)
+
+
+def _integer(name: str, value: object, low: int, high: int = MAX_INT, what: str | None = None) -> int:
+    """`value` as an int within [low, high]; a bool is not an integer, nor is 1.0."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not low <= int(value) <= high:
+        limit = f"of at least {low}" if high == MAX_INT and low > -(2**62) else f"from {low} to {high}"
+        raise InvalidRequestError(f"{what or name} must be an integer {limit}, got {_show(value)}.", param=name)
+    return int(value)
+
+
+def _number(name: str, value: object, low: float, high: float | None, *, open_low: bool = False) -> float:
+    """`value` as a finite float within [low, high], or above low if `open_low`."""
+    number = math.nan
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+    if math.isfinite(number) and (number > low if open_low else number >= low) and (high is None or number <= high):
+        return number
+    lower = f"above {low:g}" if open_low else f"from {low:g}"
+    upper = " and finite" if high is None else f" and at most {high:g}" if open_low else f" to {high:g}"
+    raise InvalidRequestError(f"{name} must be a number {lower}{upper}, got {_show(value)}.", param=name)
+
+
+def _items(name: str, value: object, what: str) -> list[object]:
+    if not isinstance(value, list | tuple):
+        raise InvalidRequestError(f"{name} must be {what}, got {_show(value)}.", param=name)
+    return list(value)
+
+
+def _stop_string(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"every string of stop must be a string, got {_show(value)}.", param="stop")
+    if not value:
+        raise InvalidRequestError("stop must not hold an empty string, got ''.", param="stop")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"stop must be valid Unicode, got {_show(value)} with a lone surrogate.", param="stop") from None
+    return value
