@@ -1,0 +1,182 @@
+"""Chat templates: Jinja in a sandbox, with what Hugging Face's templates expect of their surroundings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from octavo.protocol.errors import ConfigError, InvalidRequestError
+from octavo.text.messages import normalize_messages
+
+# Far beyond any context; a template that writes more is running away.
+MAX_RENDERED_CHARS = 16 * 2**20
+_RESERVED = frozenset({"messages", "add_generation_prompt"})
+
+
+class _RefusalError(Exception):
+    """What a template says through `raise_exception`."""
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}…{% endgeneration %}` marks the assistant's text for training; for a prompt it is its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's way to declare them
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        """Leaves the tags out."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _TemplateEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, which also bounds `*` and `**`: `"x" * 10**12` is one operation and no output bound can stop it."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        """Computes `left operator right` unless its result would be huge."""
+        for text, times in ((left, right), (right, left)):
+            if isinstance(text, (str, bytes, list, tuple)) and isinstance(times, int) and len(text) * times > MAX_RENDERED_CHARS:
+                raise OverflowError("a repeated value is too long")
+        if operator == "**" and isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > 4096:
+            raise OverflowError("a power is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def choose_template(default: str | None, named: Mapping[str, str], variables: Mapping[str, Any]) -> str:
+    """The template for a request: `tool_use` where there are tools and the model has one, else the default.
+
+    Raises InvalidRequestError for a model without a template.
+    """
+    if variables.get("tools") and "tool_use" in named:
+        return named["tool_use"]
+    if default is None:
+        hint = f" (it has templates only for {', '.join(sorted(named))})" if named else ""
+        raise InvalidRequestError(f"the model has no chat template{hint}; give one with --chat-template", param="messages")
+    return default
+
+
+def render_chat(template: str, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, variables: Mapping[str, Any]) -> str:
+    """The prompt that `template` makes of `messages`. `variables` are further names that it may use.
+
+    Raises InvalidRequestError for messages that are not well-formed, a template that refuses them or fails, and output that grows
+    without bound.
+    """
+    if clash := sorted(_RESERVED & variables.keys()):
+        raise InvalidRequestError(f"chat_template_kwargs can't set {clash[0]}", param="chat_template_kwargs")
+    compiled = compile_template(template)
+    prepared = normalize_messages(messages, wants_parts=wants_parts(template), wants_strings=_tests_for_string(template))
+    context = {"tools": None, "documents": None, **variables, "messages": prepared, "add_generation_prompt": add_generation_prompt}
+    written: list[str] = []
+    size = 0
+    try:
+        for chunk in compiled.generate(context):
+            size += len(chunk)
+            if size > MAX_RENDERED_CHARS:
+                raise OverflowError(f"it writes more than {MAX_RENDERED_CHARS:,} characters")
+            written.append(chunk)
+    except _RefusalError as error:
+        raise InvalidRequestError(f"the chat template refuses these messages: {error}", param="messages") from error
+    except Exception as error:  # a template is foreign code and may fail in any way
+        raise InvalidRequestError(f"the chat template fails on these messages: {error}", param="messages") from error
+    return "".join(written)
+
+
+def load_chat_template(path_or_text: str) -> str:
+    """The template that `--chat-template` names: a file, or the Jinja text itself.
+
+    Raises ConfigError for a file that can't be read or a template that does not parse.
+    """
+    path = Path(path_or_text)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as error:
+        if not set("{}\n") & set(path_or_text):
+            raise ConfigError(
+                f"chat_template: {path_or_text} is no readable file and no Jinja text: {error}", param="chat_template"
+            ) from error
+        text = path_or_text
+    try:
+        compile_template(text)
+    except InvalidRequestError as error:
+        raise ConfigError(f"chat_template: {error.message}", param="chat_template") from error
+    return text
+
+
+@lru_cache(maxsize=1)
+def _environment() -> _TemplateEnvironment:
+    environment = _TemplateEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+@lru_cache(maxsize=32)
+def compile_template(template: str) -> jinja2.Template:
+    """The template ready to render. Raises InvalidRequestError for one that does not parse."""
+    try:
+        return _environment().from_string(template)
+    except (jinja2.TemplateError, RecursionError) as error:
+        raise InvalidRequestError(f"the chat template does not parse: {error}", param="chat_template") from error
+
+
+@lru_cache(maxsize=32)
+def wants_parts(template: str) -> bool:
+    """Whether the template loops over a message's content, and so takes it as a list of parts rather than as text."""
+    tree = _environment().parse(template)
+    contents = {
+        assign.target.name
+        for assign in tree.find_all(jinja2.nodes.Assign)
+        if isinstance(assign.target, jinja2.nodes.Name) and _is_content(assign.node)
+    }
+    return any(
+        _is_content(loop.iter) or (isinstance(loop.iter, jinja2.nodes.Name) and loop.iter.name in contents)
+        for loop in tree.find_all(jinja2.nodes.For)
+    )
+
+
+@lru_cache(maxsize=32)
+def _tests_for_string(template: str) -> bool:
+    return any(test.name == "string" for test in _environment().parse(template).find_all(jinja2.nodes.Test))
+
+
+def _is_content(node: jinja2.nodes.Node) -> bool:
+    match node:
+        case jinja2.nodes.Getattr(attr="content"):
+            return True
+        case jinja2.nodes.Getitem(arg=jinja2.nodes.Const(value="content")):
+            return True
+        case jinja2.nodes.Filter(node=jinja2.nodes.Node() as inner):
+            return _is_content(inner)
+        case _:
+            return False
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as models were trained on it: no HTML escapes, unlike Jinja's own filter."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise _RefusalError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
