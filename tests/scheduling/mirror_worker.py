@@ -1,0 +1,128 @@
+"""A worker without a model: it believes nothing but the plans, checks each against its own books, and reads every token back from a
+cache laid out by block tables, so that a block in two hands shows as a wrong token."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import msgspec
+
+from octavo.protocol.plan import NewRequest, SampledToken, StepPlan, StepResult
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.wire import EngineRequest, TokenLogprobs
+
+VOCAB = 24
+EOS = 0
+
+
+def next_token(tokens: list[int]) -> int:
+    """The whole model: a pure function of the sequence."""
+    return zlib.crc32(bytes(tokens)) % VOCAB
+
+
+def alone(request: EngineRequest, context: int) -> tuple[list[int], str, int | None]:
+    """What a request gets if nothing else ever runs: (tokens, finish_reason, stop_reason)."""
+    sampling = request.sampling
+    output: list[int] = []
+    while True:
+        token = next_token(request.prompt_token_ids + output)
+        output.append(token)
+        may_stop = len(output) >= sampling.min_tokens
+        if may_stop and not sampling.ignore_eos and token in request.eos_token_ids:
+            return output, "stop", None
+        if may_stop and token in (sampling.stop_token_ids or []):
+            return output, "stop", token
+        if len(output) == sampling.max_tokens or len(request.prompt_token_ids) + len(output) == context:
+            return output, "length", None
+
+
+def make_request(request_id: str, prompt: list[int] | int, max_tokens: int | None = 16, **sampling: object) -> EngineRequest:
+    """A request that ends by length alone unless `ignore_eos=False`; an integer prompt is a length."""
+    tokens = [(7 * i + len(request_id)) % VOCAB for i in range(prompt)] if isinstance(prompt, int) else prompt
+    options = {"ignore_eos": True, **sampling}
+    return EngineRequest(request_id, tokens, SamplingParams(max_tokens=max_tokens, **options), eos_token_ids=[EOS])
+
+
+@dataclass
+class Held:
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_computed: int = 0
+    block_ids: list[int] = field(default_factory=list)
+
+
+class MirrorWorker:
+    def __init__(self, block_size: int, num_blocks: int, budget: int, max_num_seqs: int) -> None:
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        self.budget = budget
+        self.max_num_seqs = max_num_seqs
+        self.held: dict[str, Held] = {}
+        self.owner: dict[int, str] = {}
+        self.memory: dict[tuple[int, int], int] = {}
+
+    def run(self, plan: StepPlan, failing: frozenset[str] = frozenset()) -> StepResult:
+        # Through bytes, as to another process: nothing may be shared with the scheduler.
+        plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=StepPlan)
+        assert plan.copies == []
+        self._forget(plan.removed)
+        for new in plan.new:
+            self._introduce(new)
+        self._check_sizes(plan)
+        for share in plan.scheduled:
+            self._take_blocks(share.request_id, share.new_block_ids)
+        for share in plan.scheduled:
+            self._write(share.request_id, share.num_tokens)
+        return self._sample(plan, failing)
+
+    def _forget(self, removed: list[str]) -> None:
+        assert len(set(removed)) == len(removed)
+        for request_id in removed:
+            for block in self.held.pop(request_id).block_ids:
+                del self.owner[block]
+
+    def _introduce(self, new: NewRequest) -> None:
+        assert new.request_id not in self.held
+        assert new.num_computed_tokens == 0
+        assert 1 <= new.num_prompt_tokens <= len(new.token_ids)
+        self.held[new.request_id] = Held(new.token_ids, new.num_prompt_tokens)
+
+    def _check_sizes(self, plan: StepPlan) -> None:
+        ids = [share.request_id for share in plan.scheduled]
+        assert len(set(ids)) == len(ids)
+        assert {new.request_id for new in plan.new} <= set(ids)
+        assert plan.num_tokens <= self.budget
+        assert len(self.held) <= self.max_num_seqs
+
+    def _take_blocks(self, request_id: str, block_ids: list[int]) -> None:
+        for block in block_ids:
+            assert 0 <= block < self.num_blocks
+            assert block not in self.owner, f"block {block} of {self.owner[block]} was given to {request_id}"
+            self.owner[block] = request_id
+        self.held[request_id].block_ids += block_ids
+
+    def _write(self, request_id: str, count: int) -> None:
+        held = self.held[request_id]
+        end = held.num_computed + count
+        assert count >= 1
+        assert end <= len(held.token_ids)
+        assert 0 <= len(held.block_ids) * self.block_size - end < self.block_size
+        for position in range(held.num_computed, end):
+            self.memory[self._slot(held, position)] = held.token_ids[position]
+        held.num_computed = end
+
+    def _slot(self, held: Held, position: int) -> tuple[int, int]:
+        return held.block_ids[position // self.block_size], position % self.block_size
+
+    def _sample(self, plan: StepPlan, failing: frozenset[str]) -> StepResult:
+        result = StepResult()
+        for share in plan.scheduled:
+            held = self.held[share.request_id]
+            if share.request_id in failing:
+                result.failed[share.request_id] = "made to fail"
+            elif held.num_computed == len(held.token_ids):
+                token = next_token([self.memory[self._slot(held, p)] for p in range(held.num_computed)])
+                held.token_ids.append(token)
+                result.sampled.append(SampledToken(share.request_id, token, TokenLogprobs(-float(token), 1)))
+        return result

@@ -1,0 +1,207 @@
+"""Block accounting and results under any order of events."""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from mirror_worker import EOS, VOCAB, MirrorWorker, alone
+
+from octavo.config.engine import SchedulerConfig
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.wire import EngineRequest
+from octavo.scheduling.request import RequestStatus
+from octavo.scheduling.scheduler import Scheduler
+
+TOKENS = st.integers(0, VOCAB - 1)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Requests come, go, fail and are preempted; what each has received so far is always a beginning of what it gets alone."""
+
+    steps = preemptions = finished = aborted_mid_step = 0
+
+    @initialize(
+        block_size=st.sampled_from([1, 2, 4]),
+        num_blocks=st.integers(2, 10),
+        budget=st.integers(1, 12),
+        seqs=st.integers(1, 6),
+        max_model_len=st.integers(2, 30),
+    )
+    def start(self, block_size, num_blocks, budget, seqs, max_model_len):
+        sizes = {"block_size": block_size, "num_blocks": num_blocks, "max_model_len": max_model_len, "vocab_size": VOCAB}
+        self.scheduler = Scheduler(SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs), **sizes, clock=lambda: 0.0)
+        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs)
+        self.context = min(max_model_len, block_size * num_blocks)
+        self.live: dict[str, EngineRequest] = {}
+        self.received: dict[str, list[int]] = {}
+        self.next_id = 0
+
+    # Rules.
+
+    def add_one(self, data, request_id):
+        prompt = data.draw(st.lists(TOKENS, min_size=1, max_size=min(self.context - 1, 12)))
+        max_tokens = data.draw(st.none() | st.integers(1, 12))
+        sampling = SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=data.draw(st.integers(0, min(3, max_tokens or 3))),
+            ignore_eos=data.draw(st.booleans()),
+            stop_token_ids=data.draw(st.none() | st.lists(TOKENS, max_size=2)),
+        )
+        request = EngineRequest(request_id, prompt, sampling, eos_token_ids=[EOS])
+        self.scheduler.add(request)
+        self.live[request_id] = request
+        self.received[request_id] = []
+
+    @precondition(lambda self: self.context > 1 and len(self.live) < 12)
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def add(self, data, count):
+        for _ in range(count):
+            self.add_one(data, f"r{self.next_id}")
+            self.next_id += 1
+
+    @rule(count=st.integers(1, 6))
+    def step(self, count):
+        for _ in range(count):
+            plan = self.plan()
+            self.take(self.scheduler.update(plan, self.worker.run(plan)))
+            self.every_block_is_free_or_owned_once()
+
+    @rule(data=st.data(), worker_is_faster=st.booleans(), reuse=st.booleans())
+    def step_with_an_abort_inside(self, data, worker_is_faster, reuse):
+        plan = self.plan()
+        result = self.worker.run(plan) if worker_is_faster else None
+        if self.live:
+            request_id = self.abort_one(data)
+            SchedulerMachine.aborted_mid_step += 1
+            if reuse:
+                self.add_one(data, request_id)
+            self.every_block_is_free_or_owned_once()
+        self.take(self.scheduler.update(plan, self.worker.run(plan) if result is None else result))
+
+    @rule(data=st.data())
+    def step_with_failures(self, data):
+        plan = self.plan()
+        ids = [share.request_id for share in plan.scheduled]
+        failing = frozenset(data.draw(st.sets(st.sampled_from(ids)))) if ids else frozenset()
+        outputs = self.scheduler.update(plan, self.worker.run(plan, failing))
+        assert {output.request_id for output in outputs if output.finish_reason == "error"} == failing
+        self.take(outputs)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def abort(self, data):
+        self.abort_one(data)
+
+    def abort_one(self, data):
+        request_id = data.draw(st.sampled_from(sorted(self.live)))
+        assert self.scheduler.abort(request_id)
+        assert not self.scheduler.abort(request_id)
+        del self.live[request_id]
+        return request_id
+
+    @precondition(lambda self: self.scheduler.num_running > 0)
+    @rule()
+    def preempt_the_last(self):
+        running = self.scheduler._running
+        self.scheduler._preempt(running[next(reversed(running))])
+
+    @rule()
+    def finish_all(self):
+        for _ in range(1500):
+            if not self.scheduler.has_work:
+                break
+            self.step(1)
+        assert not self.live
+        assert not self.worker.held
+        assert self.scheduler.stats().blocks_used == 0
+
+    # What a step must do.
+
+    def plan(self):
+        preemptions = self.scheduler.stats().preemptions
+        plan = self.scheduler.schedule()
+        SchedulerMachine.steps += 1
+        SchedulerMachine.preemptions += self.scheduler.stats().preemptions - preemptions
+        if self.live:
+            assert plan.num_tokens > 0
+        return plan
+
+    def take(self, outputs):
+        for output in outputs:
+            request = self.live[output.request_id]
+            received = self.received[output.request_id]
+            received += output.token_ids
+            assert output.logprobs is None or [entry.logprob for entry in output.logprobs] == [-float(t) for t in output.token_ids]
+            expected, reason, stop = alone(request, self.context)
+            assert received == expected[: len(received)]
+            if output.finish_reason is None:
+                assert output.token_ids
+                assert len(received) < len(expected)
+                continue
+            if output.finish_reason != "error":
+                assert (received, output.finish_reason, output.stop_reason) == (expected, reason, stop)
+                SchedulerMachine.finished += 1
+            del self.live[output.request_id]
+
+    # What holds at all times.
+
+    @invariant()
+    def every_block_is_free_or_owned_once(self):
+        scheduler = self.scheduler
+        pool = scheduler._pool
+        holders = [0] * pool.num_blocks
+        for request in scheduler._requests.values():
+            for block in request.table.block_ids:
+                holders[block] += 1
+        assert holders == [pool.reference_count(block) for block in range(pool.num_blocks)]
+        assert pool.num_free == holders.count(0)
+        assert pool.num_free + pool.num_used == pool.num_blocks
+        assert max(holders) <= 1
+        free, block = [], pool._next[pool.num_blocks]
+        while block != pool.num_blocks:
+            free.append(block)
+            block = pool._next[block]
+        assert sorted(free) == [block for block, count in enumerate(holders) if count == 0]
+
+    @invariant()
+    def less_than_a_block_a_request_is_unused(self):
+        for request in self.scheduler._requests.values():
+            unused = request.table.unused_slots(request.num_computed)
+            if request.status is RequestStatus.RUNNING:
+                assert 0 <= unused < request.table.block_size
+            else:
+                assert (request.num_computed, request.table.block_ids) == (0, [])
+
+    @invariant()
+    def requests_are_known_once_and_in_order_of_arrival(self):
+        scheduler = self.scheduler
+        order = [request.request_id for request in (*scheduler._running.values(), *scheduler._waiting)]
+        assert order == scheduler.request_ids
+        assert set(order) == set(self.live)
+        stats = scheduler.stats()
+        assert stats.running + stats.waiting == len(self.live)
+        assert stats.tokens_held == sum(request.num_computed for request in scheduler._running.values())
+
+    def teardown(self):
+        if not hasattr(self, "scheduler"):
+            return
+        for request_id in self.scheduler.request_ids:
+            assert self.scheduler.abort(request_id)
+        assert self.scheduler.stats().blocks_used == 0
+        if self.scheduler.has_work:
+            self.worker.run(self.scheduler.schedule())
+        assert not self.worker.held
+        assert not self.worker.owner
+
+
+def test_any_order_of_events_leaks_no_block_and_changes_no_token():
+    machine = SchedulerMachine
+    machine.steps = machine.preemptions = machine.finished = machine.aborted_mid_step = 0
+    run_state_machine_as_test(
+        machine,
+        settings=settings(max_examples=400, stateful_step_count=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
+    )
+    print(f"{machine.steps} steps, {machine.preemptions} preemptions, {machine.finished} ends, {machine.aborted_mid_step} aborts inside")
+    assert machine.steps > 2000
+    assert machine.preemptions > 20
+    assert machine.finished > 100
+    assert machine.aborted_mid_step > 20
