@@ -1,0 +1,160 @@
+"""Flags that several commands share, each written once, and what is built from them.
+
+A parameter of a command has the name of the field that it fills in EngineConfig or SamplingParams, so that no flag is accepted and lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+from octavo.cli.sizes import parse_size
+from octavo.config.engine import BACKENDS, BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+
+MODEL, CACHE, SCHEDULER, BACKEND, ENGINE = ModelConfig(), CacheConfig(), SchedulerConfig(), BackendConfig(), EngineConfig()  # the defaults
+
+MODEL_HELP = "An alias (smollm2), a .gguf file, a folder with safetensors, pypi:PACKAGE, or ORG/NAME on the hub."
+
+_MODEL, _CACHE, _SCHEDULER, _BACKEND, _SAMPLING = "Model", "KV cache", "Scheduler", "Backend", "Sampling"
+
+ModelArgument = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP + " Default: smollm2.", show_default=False)]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", metavar="MODEL", help="The same as the argument.", show_default=False, rich_help_panel=_MODEL)
+]
+Revision = Annotated[
+    str | None,
+    typer.Option(metavar="REV", help="Branch, tag or commit of a hub model.", show_default=False, rich_help_panel=_MODEL),
+]
+DownloadDir = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR", help="Where models are kept. Default: the user's cache folder.", show_default=False, rich_help_panel=_MODEL
+    ),
+]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS", help="Prompt and output together. Default: the model's own limit.", show_default=False, rich_help_panel=_MODEL
+    ),
+]
+GenerationConfig = Annotated[
+    str,
+    typer.Option(metavar="auto|vllm", help="Sampling defaults: the model's own, or none of them.", rich_help_panel=_MODEL),
+]
+
+BlockSize = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens a block of the KV cache holds.", rich_help_panel=_CACHE)]
+GpuMemoryUtilization = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE", help="Share of the machine's (or cgroup's) memory for weights and KV cache together.", rich_help_panel=_CACHE
+    ),
+]
+
+
+def size(text: str | int) -> int:
+    """parse_size for typer, which sends defaults through it too. Raises typer.BadParameter."""
+    try:
+        return text if isinstance(text, int) else parse_size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+KvCacheMemory = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-cache-memory",
+        "--kv-cache-memory-bytes",
+        parser=size,
+        metavar="SIZE",
+        help="Memory for the KV cache alone, like 2GiB; wins over --gpu-memory-utilization.",
+        show_default=False,
+        rich_help_panel=_CACHE,
+    ),
+]
+NumBlocksOverride = Annotated[
+    int | None,
+    typer.Option(
+        "--num-gpu-blocks-override", metavar="N", help="Blocks of the KV cache, exactly.", show_default=False, rich_help_panel=_CACHE
+    ),
+]
+MaxNumBatchedTokens = Annotated[int, typer.Option(metavar="N", help="Tokens computed in one step, at most.", rich_help_panel=_SCHEDULER)]
+MaxNumSeqs = Annotated[int, typer.Option(metavar="N", help="Requests in one step, at most.", rich_help_panel=_SCHEDULER)]
+Backend = Annotated[str, typer.Option(metavar="|".join(BACKENDS), help="Where the numbers are computed.", rich_help_panel=_BACKEND)]
+Threads = Annotated[int, typer.Option(metavar="N", help="Threads; 0 is one for each usable core.", rich_help_panel=_BACKEND)]
+EngineSeed = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Gives requests without a seed theirs, by order of arrival. Default: random ones.",
+        show_default=False,
+        rich_help_panel=_BACKEND,
+    ),
+]
+
+Temperature = Annotated[
+    float | None, typer.Option(metavar="T", help="0 is greedy. Default: the model's own.", show_default=False, rich_help_panel=_SAMPLING)
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(metavar="P", help="Keep the likeliest tokens that make up this share.", show_default=False, rich_help_panel=_SAMPLING),
+]
+TopK = Annotated[int | None, typer.Option(metavar="K", help="Keep the K likeliest tokens.", show_default=False, rich_help_panel=_SAMPLING)]
+MinP = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P", help="Drop tokens less likely than this share of the likeliest.", show_default=False, rich_help_panel=_SAMPLING
+    ),
+]
+RepetitionPenalty = Annotated[
+    float | None, typer.Option(metavar="X", help="Over 1 makes repetition less likely.", show_default=False, rich_help_panel=_SAMPLING)
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Tokens generated, at most. Default: what the context has room for.", rich_help_panel=_SAMPLING),
+]
+SamplingSeed = Annotated[
+    int | None, typer.Option(metavar="N", help="The same seed gives the same text.", show_default=False, rich_help_panel=_SAMPLING)
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="End before this text; may be given again.", show_default=False, rich_help_panel=_SAMPLING),
+]
+
+SAMPLING_FLAGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed", "stop")
+
+
+def one_model(argument: str | None, option: str | None) -> str | None:
+    """The model that the command line names, if it names any. Raises typer.BadParameter when it names two."""
+    if argument and option and argument != option:
+        raise typer.BadParameter(f"two models are named: {argument} and {option}")
+    return argument or option
+
+
+def _part(kind: type[Any], values: dict[str, Any]) -> Any:
+    return kind(**{f.name: values[f.name] for f in fields(kind) if f.name in values})
+
+
+def engine_config(model: str, values: dict[str, Any], *, seed: int | None = ENGINE.seed) -> EngineConfig:
+    """EngineConfig from a command's parameters by name; what the command does not offer keeps its default. Raises ConfigError."""
+    return EngineConfig(
+        model=_part(ModelConfig, {**values, "model": model}),
+        cache=_part(CacheConfig, values),
+        scheduler=_part(SchedulerConfig, values),
+        backend=_part(BackendConfig, values),
+        seed=seed,
+    )
+
+
+def sampling_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The sampling parameters that were given, by SamplingParams' names."""
+    return {name: values[name] for name in SAMPLING_FLAGS if values.get(name) not in (None, [])}
+
+
+_RENAMED = {"num_blocks_override": "num_gpu_blocks_override", "max_body_bytes": "max_body_size", "uvicorn_log_level": "log_level"}
+
+
+def flag_name(param: str) -> str:
+    """The flag that fills the field `param`."""
+    return "--" + _RENAMED.get(param, param).replace("_", "-")

@@ -1,0 +1,24 @@
+"""`octavo pull`: fetch a model before it is needed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from octavo.cli import flags
+from octavo.cli.run import command
+
+
+@command
+def pull(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=flags.MODEL_HELP)],
+    revision: flags.Revision = None,
+    download_dir: flags.DownloadDir = None,
+) -> None:
+    """Fetch a model into the cache and print where it lies. Does nothing more when it is there already."""
+    from octavo.loading.resolve import resolve_model
+
+    path = resolve_model(model, revision=revision, download_dir=download_dir)
+    sys.stdout.write(f"{path}\n")

@@ -1,0 +1,112 @@
+"""Flags of `vllm serve` that Octavo does not offer: each is refused by name, unless the value asks for what Octavo does anyway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class UsageError(Exception):
+    """A command line that can't be meant as written. The message is one sentence that names the flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A flag that is not offered. `harmless` are the values that change nothing here; `switch` marks a flag that takes no value."""
+
+    flag: str
+    harmless: tuple[str, ...] = ()
+    switch: bool = False
+    hint: str = ""
+
+    @property
+    def message(self) -> str:
+        """The sentence that refuses it."""
+        return f"{self.flag} is not supported by this version of Octavo" + (f": {self.hint}" if self.hint else "")
+
+
+def _switches(*flags: str) -> list[Refused]:
+    return [Refused(flag, switch=True) for flag in flags]
+
+
+def _values(*flags: str) -> list[Refused]:
+    return [Refused(flag) for flag in flags]
+
+
+_ONE_DEVICE = "it runs on one device"
+
+REFUSED: tuple[Refused, ...] = (
+    Refused("--tensor-parallel-size", ("1",), hint=_ONE_DEVICE),
+    Refused("--pipeline-parallel-size", ("1",), hint=_ONE_DEVICE),
+    Refused("--data-parallel-size", ("1",), hint=_ONE_DEVICE),
+    Refused("--enable-expert-parallel", switch=True),
+    Refused("--distributed-executor-backend"),
+    Refused("--api-server-count", ("1",)),
+    Refused("--dtype", ("auto", "float32", "float"), hint="it computes in float32 whatever the checkpoint stores"),
+    Refused("--quantization", hint="the checkpoint itself says how its weights are stored, so leave the flag out"),
+    Refused("--load-format", ("auto",), hint="the format is read from the checkpoint itself"),
+    Refused("--trust-remote-code", switch=True, hint="it never runs code that a checkpoint brings"),
+    Refused("--tokenizer", hint="the tokenizer is the checkpoint's own"),
+    Refused("--tokenizer-mode", ("auto",)),
+    Refused("--hf-overrides"),
+    Refused("--override-generation-config"),
+    Refused("--logprobs-mode", ("raw_logprobs",)),
+    Refused("--kv-cache-dtype", ("auto", "float32"), hint="the cache holds float32"),
+    Refused("--enable-prefix-caching", switch=True),
+    Refused("--prefix-caching-hash-algo"),
+    Refused("--cpu-offload-gb", ("0",)),
+    Refused("--scheduling-policy", ("fcfs",), hint="requests are served first come, first served"),
+    Refused("--max-num-queued-reqs"),
+    Refused("--long-prefill-token-threshold", ("0",)),
+    Refused("--async-scheduling", switch=True),
+    Refused("--stream-interval", ("1",)),
+    Refused("--enable-lora", switch=True),
+    *_values("--lora-modules", "--max-loras", "--max-lora-rank", "--max-cpu-loras"),
+    *_values("--speculative-config", "--spec-method", "--spec-model", "--structured-outputs-config"),
+    *_values("--compilation-config", "--attention-backend"),
+    Refused("--enable-auto-tool-choice", switch=True),
+    *_values("--tool-call-parser", "--reasoning-parser"),
+    *_values("--chat-template-content-format", "--default-chat-template-kwargs"),
+    *_switches("--trust-request-chat-template", "--enable-prompt-tokens-details", "--enable-force-include-usage"),
+    *_values("--ssl-keyfile", "--ssl-certfile", "--uds", "--middleware", "--otlp-traces-endpoint"),
+    *_values("--allowed-local-media-path", "--allowed-media-domains", "--limit-mm-per-prompt"),
+    *_switches("--headless", "--enable-request-id-headers", "--enable-log-requests", "--disable-log-stats", "--kv-cache-metrics"),
+    *_switches("--enable-server-load-tracking", "--enable-per-request-metrics", "--disable-fastapi-docs"),
+    Refused("--disable-uvicorn-access-log", switch=True, hint="use --no-access-log"),
+    Refused("--max-log-len"),
+    Refused("--config", hint="write the flags on the command line"),
+)
+
+# Switches for what Octavo always does, so that asking for it is no news and only the opposite is refused.
+ALWAYS_ON = ("--enable-chunked-prefill", "--enforce-eager")
+
+_SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size", "-q": "--quantization"}
+_BY_FLAG = {refused.flag: refused for refused in REFUSED}
+
+
+def without_refused(args: list[str]) -> list[str]:
+    """The arguments of `octavo serve` less the harmless ones, with --flag_name written --flag-name as vLLM allows.
+
+    Raises UsageError for a flag that this version does not offer.
+    """
+    kept: list[str] = []
+    rest = list(args)
+    while rest:
+        arg = rest.pop(0)
+        if arg == "--":
+            return [*kept, arg, *rest]
+        name, equals, value = arg.partition("=")
+        name = _SHORT.get(name, name.replace("_", "-") if name.startswith("--") else name)
+        if name in ALWAYS_ON and not equals:
+            continue
+        off = name.startswith("--no-")
+        refused = _BY_FLAG.get("--" + name.removeprefix("--no-") if off else name)
+        if off and "--" + name.removeprefix("--no-") in ALWAYS_ON:
+            raise UsageError(f"{name} is not supported by this version of Octavo")
+        if refused is None:
+            kept.append(name + equals + value)
+        elif not (off and refused.switch):
+            if not equals and not refused.switch and rest:
+                value = rest.pop(0)
+            if value.lower() not in refused.harmless:
+                raise UsageError(refused.message)
+    return kept

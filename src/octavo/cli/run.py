@@ -1,0 +1,52 @@
+"""How every command ends: errors are one sentence on stderr, and each cause has its exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn, ParamSpec
+
+import typer
+
+from octavo.cli.flags import flag_name
+from octavo.protocol.errors import ConfigError, OctavoError
+
+FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+
+P = ParamSpec("P")
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
+    """Says why on stderr and ends the command with `code`."""
+    print(f"octavo: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def sentence(error: OctavoError) -> str:
+    """The error's message, with a configuration field named as the flag that sets it."""
+    prefix = f"{error.param}: "
+    if isinstance(error, ConfigError) and error.param and error.message.startswith(prefix):
+        return f"{flag_name(error.param)} {error.message.removeprefix(prefix)}"
+    return error.message
+
+
+def command(function: Callable[P, None]) -> Callable[P, None]:
+    """Makes a command end cleanly: 1 for an error that Octavo raises on purpose, 130 for Ctrl-C, 141 for a reader that went away."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+            sys.stdout.flush()
+        except OctavoError as error:
+            fail(sentence(error))
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # Python flushes stdout once more at exit, which must not fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(PIPE_CLOSED) from None
+
+    return wrapped

@@ -1,0 +1,147 @@
+"""`octavo serve`: the OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+from octavo.cli import flags
+from octavo.cli.run import command
+from octavo.config.server import API_KEY_VARIABLE, LOG_LEVELS, ServerOptions
+from octavo.protocol.errors import ConfigError
+
+_SERVER, _CHAT = "Server", "Chat"
+
+
+_D = ServerOptions()
+
+Host = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 opens it to the network.", rich_help_panel=_SERVER)
+]
+Port = Annotated[int, typer.Option(metavar="N", help="Port to listen on; 0 lets the system choose one.", rich_help_panel=_SERVER)]
+ApiKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY",
+        help=f"A key that clients must bring; may be given again. Default: ${API_KEY_VARIABLE}.",
+        show_default=False,
+        rich_help_panel=_SERVER,
+    ),
+]
+Names = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Name that requests use for the model; may be given again. Default: MODEL.",
+        show_default=False,
+        rich_help_panel=_SERVER,
+    ),
+]
+Origins = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ORIGIN",
+        help='Origin that browsers may call from, or "*" for any; may be given again. Default: none.',
+        show_default=False,
+        rich_help_panel=_SERVER,
+    ),
+]
+RootPath = Annotated[
+    str, typer.Option(metavar="PATH", help="Prefix under which a proxy offers this server.", show_default=False, rich_help_panel=_SERVER)
+]
+MaxBody = Annotated[
+    int,
+    typer.Option(
+        "--max-body-size",
+        parser=flags.size,
+        metavar="SIZE",
+        help="Longest request body. Default: 10MiB.",
+        show_default=False,
+        rich_help_panel=_SERVER,
+    ),
+]
+MaxLogprobs = Annotated[
+    int, typer.Option(metavar="N", help="Most alternatives that a request may ask for at each token.", rich_help_panel=_SERVER)
+]
+LogLevel = Annotated[
+    str,
+    typer.Option("--log-level", "--uvicorn-log-level", metavar="|".join(LOG_LEVELS), help="What uvicorn logs.", rich_help_panel=_SERVER),
+]
+AccessLog = Annotated[bool, typer.Option("--access-log/--no-access-log", help="Log each request.", rich_help_panel=_SERVER)]
+ShutdownTimeout = Annotated[
+    float, typer.Option(metavar="SECONDS", help="How long running requests get to finish after a signal to stop.", rich_help_panel=_SERVER)
+]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|TEXT", help="A Jinja chat template instead of the model's own.", rich_help_panel=_CHAT, show_default=False),
+]
+ResponseRole = Annotated[str, typer.Option(metavar="ROLE", help="Role of the answers.", rich_help_panel=_CHAT)]
+
+
+@command
+def serve(
+    ctx: typer.Context,
+    model: flags.ModelArgument = None,
+    model_option: flags.ModelOption = None,
+    served_model_name: Names = None,
+    revision: flags.Revision = None,
+    download_dir: flags.DownloadDir = None,
+    max_model_len: flags.MaxModelLen = flags.MODEL.max_model_len,
+    generation_config: flags.GenerationConfig = flags.MODEL.generation_config,
+    chat_template: ChatTemplate = _D.chat_template,
+    response_role: ResponseRole = _D.response_role,
+    host: Host = _D.host,
+    port: Port = _D.port,
+    api_key: ApiKeys = None,
+    allowed_origins: Origins = None,
+    root_path: RootPath = _D.root_path,
+    max_body_bytes: MaxBody = _D.max_body_bytes,
+    max_logprobs: MaxLogprobs = _D.max_logprobs,
+    uvicorn_log_level: LogLevel = _D.uvicorn_log_level,
+    access_log: AccessLog = _D.access_log,
+    shutdown_timeout: ShutdownTimeout = _D.shutdown_timeout,
+    block_size: flags.BlockSize = flags.CACHE.block_size,
+    gpu_memory_utilization: flags.GpuMemoryUtilization = flags.CACHE.gpu_memory_utilization,
+    kv_cache_memory: flags.KvCacheMemory = flags.CACHE.kv_cache_memory,
+    num_blocks_override: flags.NumBlocksOverride = flags.CACHE.num_blocks_override,
+    max_num_batched_tokens: flags.MaxNumBatchedTokens = flags.SCHEDULER.max_num_batched_tokens,
+    max_num_seqs: flags.MaxNumSeqs = flags.SCHEDULER.max_num_seqs,
+    backend: flags.Backend = flags.BACKEND.backend,
+    threads: flags.Threads = flags.BACKEND.threads,
+    seed: flags.EngineSeed = flags.ENGINE.seed,
+) -> None:
+    """Serve a model over HTTP with the OpenAI API.
+
+    Names and defaults follow `vllm serve`; a flag of vLLM's that this version does not offer is refused by name.
+    """
+    config = flags.engine_config(flags.one_model(model, model_option) or flags.MODEL.model, ctx.params, seed=seed)
+    options = server_options(ctx.params).with_environment(os.environ)
+    from octavo.server.run import serve as run_server
+
+    raise typer.Exit(run_server(config, options))
+
+
+def server_options(values: dict[str, Any]) -> ServerOptions:
+    """ServerOptions from the command's parameters by name. Raises ConfigError."""
+    given = {f.name: values[f.name] for f in fields(ServerOptions)}
+    for name in ("api_key", "served_model_name"):
+        given[name] = tuple(given[name] or ())
+    given["allowed_origins"] = tuple(origin for text in given["allowed_origins"] or () for origin in _origins(text))
+    return ServerOptions(**given)
+
+
+def _origins(text: str) -> list[str]:
+    """One origin, or vLLM's spelling of several: a JSON list of strings."""
+    if not text.startswith("["):
+        return [text]
+    try:
+        origins = json.loads(text)
+    except ValueError:
+        origins = None
+    if not isinstance(origins, list) or not all(isinstance(origin, str) for origin in origins):
+        raise ConfigError(f"allowed_origins: must be an origin or a JSON list of them, not {text!r}", param="allowed_origins")
+    return origins

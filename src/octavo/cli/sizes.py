@@ -1,0 +1,42 @@
+"""Amounts of memory as people write them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_SHORT = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Bytes in `text`: a number, then B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024), or nothing.
+
+    Raises ValueError, with a message that shows how to write it, for anything else.
+    """
+    match = _PATTERN.fullmatch(text.strip())
+    unit = match[2] if match else ""
+    scale = _SHORT.get(unit) or _UNITS.get(unit.lower())
+    if match is None or scale is None:
+        raise ValueError(f"{text!r} is not a size; write it like 2GiB, 512MiB, 1.5GB or 1073741824")
+    return int(float(match[1]) * scale) if "." in match[1] else int(match[1]) * scale
+
+
+def format_size(size: int) -> str:
+    """`size` bytes in the largest binary unit that it fills: 1610612736 → "1.5 GiB"."""
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.3g} {units[0]}" if value < 1000 else f"{value:.0f} {units[0]}"
