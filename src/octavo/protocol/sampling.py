@@ -214,10 +214,12 @@ def _show(value: object) -> str:
 
 def _integer(name: str, value: object, low: int, high: int = MAX_INT, what: str | None = None) -> int:
     """`value` as an int within [low, high]; a bool is not an integer, nor is 1.0."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not low <= int(value) <= high:
-        limit = f"of at least {low}" if high == MAX_INT and low > -(2**62) else f"from {low} to {high}"
-        raise InvalidRequestError(f"{what or name} must be an integer {limit}, got {_show(value)}.", param=name)
-    return int(value)
+    number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
+    if number is not None and low <= number <= high:
+        return number
+    open_ended = high == MAX_INT and low >= -1 and (number is None or number < low)
+    limit = f"of at least {low}" if open_ended else f"from {low} to {high}"
+    raise InvalidRequestError(f"{what or name} must be an integer {limit}, got {_show(value)}.", param=name)
 
 
 def _number(name: str, value: object, low: float, high: float | None, *, open_low: bool = False) -> float:

@@ -52,17 +52,19 @@ def draw(weights: Floats, top_p: float, bits: int) -> int:
     the running sum, by index, exceeds `bits * total >> 64`.
     """
     mass = weights.astype(np.float64)
+    total = int(mass.sum())
     if top_p < 1.0:
-        kept = _nucleus(weights, float(mass.sum()), top_p)
-        return int(kept[_first_above(mass[kept], bits)])
-    return _first_above(mass, bits)
+        kept = _nucleus(weights, total, top_p)
+        mass = mass[kept]
+        total = int(mass.sum())
+        return int(kept[_first_above(mass, bits * total >> 64)])
+    return _first_above(mass, bits * total >> 64)
 
 
-def _first_above(mass: npt.NDArray[np.float64], bits: int) -> int:
-    """Where the running sum first exceeds the share of the total that `bits` name."""
-    starts = np.arange(0, len(mass), BLOCK)
-    ends = np.cumsum(np.add.reduceat(mass, starts))
-    target = bits * int(ends[-1]) >> 64
+def _first_above(mass: npt.NDArray[np.float64], target: int) -> int:
+    """The first index at which the running sum of `mass` exceeds `target`, which is below the whole sum."""
+    # Two short running sums, over blocks and within one, in place of a long one.
+    ends = np.cumsum(np.add.reduceat(mass, np.arange(0, len(mass), BLOCK)))
     block = int(np.searchsorted(ends, target, side="right"))
     if block:
         target -= int(ends[block - 1])
@@ -71,14 +73,13 @@ def _first_above(mass: npt.NDArray[np.float64], bits: int) -> int:
     return start + int(np.searchsorted(running, target, side="right"))
 
 
-def _nucleus(weights: Floats, total: float, top_p: float) -> Ids:
+def _nucleus(weights: Floats, total: int, top_p: float) -> Ids:
     """Indices, rising, of the fewest highest weights whose sum reaches `top_p * total`."""
     wanted = math.ceil(top_p * total)
     # Weights up to `tail` sum to at most what may be left out, so the cut is among those above it.
-    tail = (int(total) - wanted) // len(weights)
-    falling = np.sort(weights[weights > tail])[::-1]
-    running = np.cumsum(falling, dtype=np.float64)
-    last = int(np.searchsorted(running, wanted, side="left"))
+    tail = (total - wanted) // len(weights)
+    falling = np.sort(np.compress(weights > tail, weights))[::-1]
+    last = _first_above(falling.astype(np.float64), wanted - 1)
     lowest = falling[last]
     kept = np.flatnonzero(weights >= lowest)
     spare = len(kept) - (last + 1)

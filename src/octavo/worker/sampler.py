@@ -102,7 +102,8 @@ class Sampler:
             best = int(values.argmax())
             top = float(values[best])
             if not math.isfinite(top):
-                return SampleFailed(f"min_tokens or the penalties leave no token to choose at position {row.position}")
+                what = "min_tokens leaves no token to choose" if top == -math.inf else "the penalties take a logit out of float32's range"
+                return SampleFailed(f"{what} at position {row.position}")
         token_id = best if row.sampling.is_greedy else self._draw(values, top, row)
         if row.sampling.logprobs is None:
             return Sampled(token_id)
