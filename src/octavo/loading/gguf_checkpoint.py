@@ -28,9 +28,7 @@ class GGUFCheckpoint(Checkpoint):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        shard = _SHARD.search(path.name)
-        if shard and int(shard[2]) > 1:
-            raise _split(path, f"part {int(shard[1])} of {int(shard[2])}")
+        refuse_shard(str(path))
         self._bytes: npt.NDArray[np.uint8] | None = map_file(path)
         header = read_header(path, self._bytes)
         self._places = header.tensors
@@ -48,7 +46,7 @@ class GGUFCheckpoint(Checkpoint):
             raise UnsupportedModelError(f"{self.path} holds {content!r} (general.type), not a model")
         parts = self.metadata.get("split.count", 0)
         if isinstance(parts, int) and parts > 1:
-            raise _split(self.path, f"one of {parts} parts")
+            raise _split(str(self.path), f"one of {parts} parts")
         if not self._places:
             raise ModelLoadError(f"{self.path} holds no tensors")
         return architecture
@@ -80,7 +78,14 @@ class GGUFCheckpoint(Checkpoint):
         self._bytes = None
 
 
-def _split(path: Path, part: str) -> UnsupportedModelError:
+def refuse_shard(name: str) -> None:
+    """Raises UnsupportedModelError if a file's name says that it is one part of several."""
+    shard = _SHARD.search(name)
+    if shard and int(shard[2]) > 1:
+        raise _split(name, f"part {int(shard[1])} of {int(shard[2])}")
+
+
+def _split(path: str, part: str) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"{path} is {part} of a split GGUF, which isn't supported; join the parts with llama.cpp's `llama-gguf-split --merge`"
     )

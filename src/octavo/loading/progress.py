@@ -1,0 +1,107 @@
+"""Progress of a download or a load: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+LINE_SHARE = 0.1
+LINE_SECONDS = 1.0
+
+
+class Progress(Protocol):
+    """Told about one piece of work after another, each from `start` to `finish`."""
+
+    def start(self, total: int, label: str) -> None:
+        """Work on `label` begins; it is `total` bytes, or 0 where that isn't known."""
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes are done."""
+
+    def finish(self) -> None:
+        """The work is over, be it done or given up."""
+
+
+class ConsoleProgress(Progress):
+    """Progress on standard error, or on `stream`.
+
+    A bar where that is a terminal. Elsewhere one line at the start and the end, and between them one for each tenth, at most one a
+    second. Nothing at all if `quiet`.
+    """
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._quiet = quiet
+        self._stream = stream
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._total = 0
+        self._done = 0
+        self._label = ""
+        self._started = self._line_at = 0.0
+        self._next_line = 0.0
+
+    def start(self, total: int, label: str) -> None:
+        """Work on `label` begins; it is `total` bytes, or 0 where that isn't known."""
+        self.finish()
+        self._total, self._done, self._label = total, 0, label
+        self._started = self._line_at = time.monotonic()
+        self._next_line = LINE_SHARE
+        if self._quiet:
+            return
+        stream = self._stream or sys.stderr
+        if stream.isatty():
+            self._start_bar(stream)
+        else:
+            self._line(f"{label} ({_size(total)})" if total else label)
+
+    def _start_bar(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self._bar = RichProgress(*columns, console=Console(file=stream))
+        self._task = self._bar.add_task(self._label, total=self._total or None)
+        self._bar.start()
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes are done."""
+        self._done += count
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task, count)
+        elif not self._quiet and self._label and self._total:
+            share, now = self._done / self._total, time.monotonic()
+            if self._next_line <= share < 1 and now - self._line_at >= LINE_SECONDS:
+                self._line(f"{self._label}: {share:.0%}, {_size(self._done)} of {_size(self._total)}")
+                self._line_at = now
+                self._next_line = (share // LINE_SHARE + 1) * LINE_SHARE
+
+    def finish(self) -> None:
+        """The work is over, be it done or given up."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+        elif self._label and not self._quiet and self._done and self._done >= self._total:
+            self._line(f"{self._label}: {_size(self._done)} in {time.monotonic() - self._started:.1f} s")
+        self._label = ""
+
+    def _line(self, text: str) -> None:
+        print(text, file=self._stream or sys.stderr, flush=True)
+
+
+def _size(count: int) -> str:
+    """Bytes as people read them, in powers of ten as download tools do."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def progress_for(*, quiet: bool = False) -> Progress:
+    """What a command shows of its work: progress on standard error, or nothing if `quiet`."""
+    return ConsoleProgress(quiet=quiet)
