@@ -264,6 +264,15 @@ def test_the_rest_of_a_half_computed_prompt_is_not_given_away():
     assert engine.scheduler.stats().preemptions == 0
 
 
+def test_no_block_is_kept_free_for_a_token_that_is_never_computed():
+    engine = Engine(block_size=4, num_blocks=2)
+    engine.add(make_request("a", 3, 2), make_request("b", 4, 1))
+    # a's fifth token is its last: it is sampled, and needs no slot.
+    assert engine.step()[0] == {"a": 3, "b": 4}
+    engine.drain()
+    assert engine.scheduler.stats().preemptions == 0
+
+
 # --- fairness
 
 

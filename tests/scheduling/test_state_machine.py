@@ -120,7 +120,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         preemptions = self.scheduler.stats().preemptions
         plan = self.scheduler.schedule()
         SchedulerMachine.steps += 1
-        SchedulerMachine.preemptions += self.scheduler.stats().preemptions - preemptions
+        preempted = self.scheduler.stats().preemptions - preemptions
+        SchedulerMachine.preemptions += preempted
+        assert not (preempted and plan.new)
         if self.live:
             assert plan.num_tokens > 0
         return plan

@@ -133,7 +133,7 @@ class Scheduler:
         if self._step is not None:
             raise SchedulerError("a step was planned before the result of the last one came")
         step = _Step(StepPlan(), self._config.max_num_batched_tokens, [])
-        # After a preemption blocks are short: whoever came in now would be the next victim.
+        # After a preemption the victim is next in line, and what it gave up has just been taken: nobody can come in.
         if self._continue_running(step):
             self._admit_waiting(step)
         step.plan.removed = self._removed
