@@ -76,9 +76,10 @@ def _first_above(mass: npt.NDArray[np.float64], target: int) -> int:
 def _nucleus(weights: Floats, total: int, top_p: float) -> Ids:
     """Indices, rising, of the fewest highest weights whose sum reaches `top_p * total`."""
     wanted = math.ceil(top_p * total)
-    # Weights up to `tail` sum to at most what may be left out, so the cut is among those above it.
-    tail = (total - wanted) // len(weights)
-    falling = np.sort(np.compress(weights > tail, weights))[::-1]
+    # Weights up to `tail` sum to at most what may be left out, so the cut is among those above it. The comparison is with `>=`
+    # because `tail` is rounded to float32, perhaps up to the next weight.
+    tail = max((total - wanted) // len(weights), 1)
+    falling = np.sort(np.compress(weights >= np.float32(tail), weights))[::-1]
     last = _first_above(falling.astype(np.float64), wanted - 1)
     lowest = falling[last]
     kept = np.flatnonzero(weights >= lowest)
