@@ -1,1 +1,1 @@
-"""The step loop; clients in process and over a socket; supervision."""
+"""The step loop; a client over a socket; supervision."""

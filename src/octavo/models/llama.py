@@ -66,7 +66,7 @@ def config_from_huggingface(store: TensorStore) -> LlamaConfig:
         tied=fields.flag("tie_word_embeddings", False),
         attention_bias=fields.flag("attention_bias", False),
         mlp_bias=fields.flag("mlp_bias", False),
-        window=fields.optional_integer("sliding_window") if mistral else None,
+        window=_mistral_window(fields) if mistral else None,
     )
 
 
@@ -107,6 +107,11 @@ def config_from_gguf(store: TensorStore) -> LlamaConfig:
         mlp_bias="blk.0.ffn_gate.bias" in names,
         window=fields.optional_integer("attention.sliding_window"),
     )
+
+
+def _mistral_window(fields: Fields) -> int | None:
+    """`sliding_window`: null means none, but where the key is absent transformers means its default, 4096."""
+    return fields.optional_integer("sliding_window") if "sliding_window" in fields.values else 4096
 
 
 def _kv_heads(fields: Fields, key: str, heads: int) -> int:

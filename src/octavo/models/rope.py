@@ -16,7 +16,8 @@ Frequencies = npt.NDArray[np.float32]
 def default_frequencies(theta: float, dimensions: int) -> Frequencies:
     """`theta^(−2i / dimensions)` for i below `dimensions / 2` (Su et al., 2021), rounded as float32 arithmetic rounds it."""
     exponents = np.arange(0, dimensions, 2, dtype=np.int64).astype(np.float32) / np.float32(dimensions)
-    return (np.float32(1) / np.power(np.float32(theta), exponents)).astype(np.float32)
+    frequencies: Frequencies = (np.float32(1) / np.power(np.float32(theta), exponents)).astype(np.float32)
+    return frequencies
 
 
 def llama3_frequencies(base: Frequencies, factor: float, low: float, high: float, original: int) -> Frequencies:

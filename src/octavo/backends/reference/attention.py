@@ -103,7 +103,8 @@ def attend_tiles(
         total[active] = total[active] * correction + weights.sum(axis=-1)
         result[active] = result[active] * correction[..., None] + weights @ gather(values, blocks, used)
         maximum[active] = highest
-    return result / np.where(total == 0, np.float32(1), total)[..., None]
+    averaged: Floats = np.divide(result, np.where(total == 0, np.float32(1), total)[..., None])
+    return averaged
 
 
 def paged_attention(

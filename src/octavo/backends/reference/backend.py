@@ -25,6 +25,8 @@ class ReferenceBackend:
         decoded = {}
         for name in graph.weights:
             tensor = weights(name)
-            decoded[name] = np.ascontiguousarray(decode(tensor), dtype=np.float32)
+            values = np.ascontiguousarray(decode(tensor), dtype=np.float32)
+            # What is still a view of the file must outlive it.
+            decoded[name] = values if values.flags.writeable else values.copy()
             on_progress(tensor.nbytes)
         return ReferenceProgram(graph, decoded, self._threads)

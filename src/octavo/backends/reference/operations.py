@@ -18,7 +18,7 @@ def embed(table: Floats, token_ids: npt.NDArray[np.int32]) -> Floats:
 def rms_norm(x: Floats, weight: Floats, epsilon: float) -> Floats:
     """`x / sqrt(mean(x²) + epsilon) · weight` over each row (Zhang and Sennrich, 2019)."""
     mean = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
-    scaled: Floats = x * (np.float32(1) / np.sqrt(mean + np.float32(epsilon)))
+    scaled: Floats = x * np.reciprocal(np.sqrt(mean + np.float32(epsilon)))
     return scaled * weight
 
 
@@ -46,7 +46,7 @@ def rope(x: Floats, cosine: Floats, sine: Floats, head_dim: int) -> Floats:
 def silu_mul(gate: Floats, up: Floats) -> Floats:
     """`gate · sigmoid(gate) · up` (SwiGLU: Shazeer, 2020)."""
     with np.errstate(over="ignore"):  # exp(−gate) may reach infinity, and gate / infinity is the right limit, −0
-        activated: Floats = gate / (np.float32(1) + np.exp(-gate))
+        activated: Floats = np.divide(gate, np.add(np.exp(-gate), np.float32(1)))
     return activated * up
 
 

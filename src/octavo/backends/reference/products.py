@@ -9,13 +9,14 @@ does.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from octavo.utils.machine import usable_cores
 
 Floats = npt.NDArray[np.float32]
 
@@ -28,7 +29,7 @@ class Threads:
     """A fixed team. `run` calls `function` for each item; the order of work never shows in the numbers."""
 
     def __init__(self, count: int) -> None:
-        self.count = count or len(os.sched_getaffinity(0))
+        self.count = count or usable_cores()
         self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="octavo-reference") if self.count > 1 else None
 
     def run(self, function: Callable[[Any], None], items: Iterable[Any]) -> None:
@@ -63,7 +64,7 @@ def rows_keep_their_bits(tile: int, inner: int, outputs: int) -> bool:
             return False
     alone = np.zeros_like(x)
     alone[0] = x[0]
-    return (alone @ weight.T)[0].tobytes() == expected[0].tobytes()
+    return bool((alone @ weight.T)[0].tobytes() == expected[0].tobytes())
 
 
 def invariant_tile(shapes: Iterable[tuple[int, int]]) -> int:

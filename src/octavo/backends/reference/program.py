@@ -55,7 +55,7 @@ class ReferenceProgram:
         shapes: set[tuple[int, int]] = set()
         for operation in self._graph.operations:
             if operation.name in ("linear", "logits"):
-                shapes |= product_shapes(*operation.weights[0].shape)  # type: ignore[arg-type]
+                shapes |= product_shapes(*operation.weights[0].shape)
         size = partition_size(block_size)
         for layer in self._graph.cache_layers:
             shapes |= {(layer.head_dim, size), (size, layer.head_dim)}

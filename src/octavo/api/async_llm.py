@@ -1,0 +1,192 @@
+"""Generation for asyncio programs; the engine runs in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from octavo.api.front_end import FrontEnd, Prompt, open_front_end
+from octavo.api.generation import Generation
+from octavo.api.recorder import Recorder
+from octavo.config.engine import EngineConfig
+from octavo.engine.client import EngineClient
+from octavo.loading.progress import progress_for
+from octavo.protocol.errors import InvalidRequestError, OctavoError
+from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.wire import EngineInfo, EngineOutput, EngineStats
+from octavo.text.tokenizer import Tokenizer
+
+
+class AsyncLLM:
+    """A model that many coroutines may ask at once. Made by `await AsyncLLM.start(...)`, ended by `await close()`."""
+
+    def __init__(self, front: FrontEnd, recorder: Recorder | None) -> None:
+        self._front = front
+        self._recorder = recorder
+        self._client: EngineClient | None = None
+        self._generations: dict[str, Generation] = {}
+        self._news: dict[str, asyncio.Event] = {}
+        self._aborts: set[asyncio.Task[None]] = set()
+        self.stats = EngineStats()
+
+    @classmethod
+    async def start(
+        cls, config: EngineConfig, *, recorder: Recorder | None = None, chat_template: str | None = None, quiet: bool = False
+    ) -> AsyncLLM:
+        """Fetches the model if need be, starts the engine and waits until it can serve.
+
+        `chat_template` (a template's text or file) replaces the model's own. Raises ModelLoadError, ConfigError or EngineDeadError.
+        """
+        front, placed = await asyncio.to_thread(open_front_end, config, progress_for(quiet=quiet), chat_template=chat_template)
+        llm = cls(front, recorder)
+        llm._client = await EngineClient.start(placed, llm._on_batch, quiet=quiet)
+        llm._client.info.model = config.model.model
+        front.attach(llm._client.info)
+        return llm
+
+    @property
+    def _engine(self) -> EngineClient:
+        if self._client is None:
+            raise RuntimeError("AsyncLLM is made by AsyncLLM.start")
+        return self._client
+
+    @property
+    def info(self) -> EngineInfo:
+        """Sizes and limits of the engine."""
+        return self._engine.info
+
+    @property
+    def engine_pid(self) -> int:
+        """The engine's process id."""
+        return self._engine.pid
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._front.tokenizer
+
+    @property
+    def default_sampling(self) -> dict[str, Any]:
+        """The model's own sampling defaults, by SamplingParams field."""
+        return self._front.default_sampling
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine can still answer."""
+        return self._engine.is_alive
+
+    async def wait_dead(self) -> None:
+        """Returns when the engine has died."""
+        await self._engine.wait_dead()
+
+    def render_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any) -> str:
+        """A conversation as the model's template writes it. Raises InvalidRequestError."""
+        return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, request_id: str, *, stream: bool = True, add_special_tokens: bool = True
+    ) -> AsyncIterator[RequestOutput]:
+        """Generates for one prompt, a string or token ids.
+
+        With `stream` each RequestOutput brings what is new since the last one, for the samples that have news; a consumer that falls
+        behind gets more at a time. Without, there is one, complete. Closing the iterator aborts the request and frees its blocks.
+
+        Raises InvalidRequestError for what can't be served, EngineDeadError if the engine dies, OctavoError if this request failed in it.
+        """
+        if request_id in self._generations:
+            raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
+        if not self.is_alive:
+            raise self._engine.dead_error()
+        generation = self._front.prepare(prompt, sampling, request_id, add_special_tokens=add_special_tokens)
+        news = asyncio.Event()
+        self._generations[request_id], self._news[request_id] = generation, news
+        try:
+            for request in generation.engine_requests():
+                await self._engine.add(request)
+            while True:
+                await news.wait()
+                news.clear()
+                self._raise_failure(generation)
+                output = generation.take() if stream else generation.output() if generation.finished else None
+                if output is not None:
+                    yield output
+                if generation.finished:
+                    return
+        finally:
+            del self._generations[request_id], self._news[request_id]
+            self._close_generation(generation)
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request; its iterator gives what it has, with the finish reason "abort"."""
+        generation = self._generations.get(request_id)
+        if generation is None:
+            return
+        unfinished = generation.unfinished_ids()
+        for sample in generation.samples:
+            sample.finish("abort")
+        self._news[request_id].set()
+        await self._engine.abort(unfinished)
+
+    async def close(self) -> None:
+        """Stops the engine."""
+        await self._engine.close()
+        await asyncio.gather(*self._aborts, return_exceptions=True)
+
+    def _raise_failure(self, generation: Generation) -> None:
+        if generation.error is not None:
+            raise OctavoError(f"generation failed: {generation.error}")
+        if not generation.finished and not self.is_alive:
+            raise self._engine.dead_error()
+
+    def _close_generation(self, generation: Generation) -> None:
+        """Whatever way a request ended: nothing of it stays in the engine, and the recorder hears of it."""
+        unfinished = generation.unfinished_ids()
+        failed = generation.error is not None or (bool(unfinished) and not self.is_alive)
+        if unfinished:
+            for sample in generation.samples:
+                sample.finish("error" if failed else "abort")
+            self._abort_later(unfinished)
+        generation.metrics.finished_time = generation.metrics.finished_time or time.monotonic()
+        if self._recorder is not None:
+            self._recorder.on_finished(
+                "error" if failed else generation.finish_reason,
+                len(generation.prompt_token_ids),
+                generation.num_generation_tokens,
+                generation.metrics,
+                generation.sampling.n,
+                generation.sampling.max_tokens,
+            )
+
+    def _abort_later(self, engine_ids: list[str]) -> None:
+        # A closing generator may be inside a cancelled task, which can't wait for the socket; a task of its own can.
+        task = asyncio.get_running_loop().create_task(self._engine.abort(engine_ids))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    def _on_batch(self, outputs: list[EngineOutput], stats: EngineStats) -> None:
+        """A step's results; also called, empty, when the engine has died."""
+        if not self.is_alive:
+            for news in self._news.values():
+                news.set()
+            return
+        now = time.monotonic()
+        self.stats = stats
+        cut = []
+        for output in outputs:
+            request_id, _, index = output.request_id.rpartition(":")
+            generation = self._generations.get(request_id)
+            if generation is None:
+                continue
+            previous = generation.samples[int(index)].last_token_time
+            if generation.push(int(index), output, now):
+                cut.append(output.request_id)
+            if self._recorder is not None and output.token_ids:
+                self._recorder.on_tokens(generation.metrics, len(output.token_ids), now, previous)
+            self._news[request_id].set()
+        if cut:
+            self._abort_later(cut)
+        if self._recorder is not None:
+            self._recorder.on_step(stats)

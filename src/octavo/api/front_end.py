@@ -1,0 +1,113 @@
+"""What stands before an engine: text to token ids, defaults and limits of the model, seeds."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from octavo.api.generation import SEED_LIMIT, Generation
+from octavo.config.engine import EngineConfig
+from octavo.loading.open import open_checkpoint
+from octavo.loading.progress import Progress
+from octavo.loading.resolve import resolve_model
+from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.wire import EngineInfo
+from octavo.scheduling.limits import Limits
+from octavo.text.chat_template import load_chat_template
+from octavo.text.tokenizer import Tokenizer, load_tokenizer
+
+Prompt = str | list[int]
+
+DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+class SeedSource:
+    """Seeds for requests that bring none: from one seed and the order of arrival (SplitMix64: Steele et al., 2014), or random."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._state = seed
+
+    def next(self) -> int:
+        """A seed below 2^63."""
+        if self._state is None:
+            return secrets.randbelow(SEED_LIMIT)
+        mask = (1 << 64) - 1
+        self._state = (self._state + 0x9E3779B97F4A7C15) & mask
+        mixed = self._state
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
+        return (mixed ^ (mixed >> 31)) % SEED_LIMIT
+
+
+class FrontEnd:
+    """A model's tokenizer, chat template, end tokens and sampling defaults. `attach` it to an engine before `prepare`."""
+
+    def __init__(self, config: EngineConfig, path: Path, *, chat_template: str | None = None) -> None:
+        with open_checkpoint(path) as checkpoint:
+            self.tokenizer: Tokenizer = load_tokenizer(checkpoint)
+            generation_config = dict(checkpoint.generation_config)
+            self.eos_token_ids = end_tokens(self.tokenizer, generation_config)
+        self.default_sampling = sampling_defaults(generation_config) if config.model.generation_config == "auto" else {}
+        self.path = path
+        self._chat_template = load_chat_template(chat_template) if chat_template is not None else None
+        self._seeds = SeedSource(config.seed)
+        self._limits: Limits | None = None
+        self._vocab_size = 0
+
+    def attach(self, info: EngineInfo) -> None:
+        """Learns the limits of the engine."""
+        self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size)
+        self._vocab_size = info.vocab_size
+
+    def default_params(self) -> SamplingParams:
+        """SamplingParams with the model's own defaults."""
+        return SamplingParams(**self.default_sampling)
+
+    def render_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any) -> str:
+        """A conversation as the model's template writes it. Raises InvalidRequestError."""
+        if self._chat_template is not None:
+            kwargs.setdefault("chat_template", self._chat_template)
+        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+
+    def prepare(self, prompt: Prompt, sampling: SamplingParams, request_id: str, *, add_special_tokens: bool = True) -> Generation:
+        """A request ready for the engine. Raises InvalidRequestError for a prompt or parameters that can't be served."""
+        if self._limits is None:
+            raise RuntimeError("no engine is attached")
+        sampling.verify(self._vocab_size)
+        if isinstance(prompt, str):
+            text, ids = prompt, self.tokenizer.encode(prompt, add_special_tokens)
+        elif isinstance(prompt, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in prompt):
+            text, ids = None, list(prompt)
+        else:
+            raise InvalidRequestError("prompt must be a string or a list of token ids", param="prompt")
+        self._limits.check_prompt(ids)
+        seed = sampling.seed if sampling.seed is not None else self._seeds.next()
+        return Generation(request_id, text, ids, sampling, self.eos_token_ids, seed % SEED_LIMIT, self.tokenizer, time.monotonic())
+
+
+def open_front_end(config: EngineConfig, progress: Progress, *, chat_template: str | None = None) -> tuple[FrontEnd, EngineConfig]:
+    """Finds the model (fetching it if need be) and reads its text side; the second value is `config` with the model's place in it, so
+    that an engine started with it opens the same files. Raises ModelLoadError."""
+    options = config.model
+    path = resolve_model(options.model, revision=options.revision, download_dir=options.download_dir, progress=progress)
+    return FrontEnd(config, path, chat_template=chat_template), replace(config, model=replace(options, model=str(path), revision=None))
+
+
+def end_tokens(tokenizer: Tokenizer, generation_config: Mapping[str, Any]) -> list[int]:
+    """The tokenizer's end tokens and those of generation_config.json (one id or a list)."""
+    configured = generation_config.get("eos_token_id")
+    extra = configured if isinstance(configured, list) else [] if configured is None else [configured]
+    return sorted({*tokenizer.eos_token_ids, *(token for token in extra if isinstance(token, int))})
+
+
+def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The SamplingParams fields that generation_config.json sets, the same ones as in vLLM; `max_new_tokens` is its `max_tokens`."""
+    defaults = {name: generation_config[name] for name in DEFAULTED if generation_config.get(name) is not None}
+    if generation_config.get("max_new_tokens") is not None:
+        defaults["max_tokens"] = generation_config["max_new_tokens"]
+    return defaults

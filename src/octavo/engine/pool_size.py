@@ -1,0 +1,73 @@
+"""How many blocks the KV cache gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.config.engine import EngineConfig
+from octavo.executors.executor import LoadedModel
+from octavo.protocol.errors import ConfigError
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """The pool, the longest request that it is promised to hold (tokens), and the one line that says why."""
+
+    num_blocks: int
+    max_model_len: int
+    explanation: str
+
+
+def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, available_memory: int) -> PoolSize:
+    """Settles the pool from the memory budget, in bytes.
+
+    The budget is `kv_cache_memory` where it is given, else what `gpu_memory_utilization` of all memory leaves beside the weights, within
+    what is available now. More than `max_num_seqs` requests of full length can never be in use, so no more is taken. A `max_model_len`
+    that the user asked for must fit (ConfigError); the model's own limit is lowered to what fits.
+    """
+    size = config.cache.block_size
+    wanted = config.model.max_model_len or model.max_model_len
+    most = config.scheduler.max_num_seqs * -(-wanted // size)
+    if config.cache.num_blocks_override is not None:
+        blocks, why = config.cache.num_blocks_override, "as num_blocks_override says"
+    elif config.cache.kv_cache_memory is not None:
+        budget = config.cache.kv_cache_memory
+        if budget > available_memory:
+            raise ConfigError(
+                f"kv_cache_memory: {_gib(budget)} was asked for, but only {_gib(available_memory)} of memory is available",
+                param="kv_cache_memory",
+            )
+        blocks, why = budget // model.kv_bytes_per_block, f"kv_cache_memory {_gib(budget)}"
+    else:
+        share = config.cache.gpu_memory_utilization
+        left = int(share * total_memory) - model.weights_bytes
+        blocks = min(left, available_memory) // model.kv_bytes_per_block
+        bound = f"available memory {_gib(available_memory)}" if available_memory < left else f"weights {_gib(model.weights_bytes)}"
+        why = f"gpu_memory_utilization {share:g} of {_gib(total_memory)}, {bound}"
+    if config.cache.num_blocks_override is None and blocks > most:
+        blocks, why = most, f"all that max_num_seqs {config.scheduler.max_num_seqs} can use"
+    if blocks < 1:
+        raise ConfigError(
+            f"gpu_memory_utilization: no memory is left for the KV cache ({why}); a block of {size} tokens takes "
+            f"{model.kv_bytes_per_block:,} bytes. Raise gpu_memory_utilization or kv_cache_memory, or serve a smaller or quantized model",
+            param="gpu_memory_utilization",
+        )
+    longest = min(wanted, blocks * size)
+    if longest < wanted and config.model.max_model_len is not None:
+        raise ConfigError(
+            f"max_model_len: a request of {wanted} tokens needs {-(-wanted // size)} blocks, but the KV cache has {blocks} ({why}). "
+            f"Lower max_model_len to at most {longest}, or give the cache more memory",
+            param="max_model_len",
+        )
+    shortened = f" (lowered from the model's {wanted} to what fits)" if longest < wanted else ""
+    explanation = (
+        f"KV cache: {blocks:,} blocks of {size} tokens, {_gib(blocks * model.kv_bytes_per_block)} ({why}); "
+        f"{blocks / -(-longest // size):.1f} requests of the full {longest} tokens{shortened} fit at once"
+    )
+    return PoolSize(blocks, longest, explanation)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB // 10 else f"{size / (1 << 20):.2f} MiB"

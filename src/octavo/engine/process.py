@@ -1,0 +1,144 @@
+"""The engine in a process of its own: `python -m octavo.engine.process`, started by `octavo.engine.client`.
+
+Standard input brings one `Start` and then stays open: its end is how the engine learns that its front end is gone, so no engine
+outlives its server, however that died. Interrupts are the server's to handle; it tells the engine when to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+
+import msgspec
+import zmq
+
+from octavo.engine.core import EngineCore, build_core
+from octavo.engine.messages import Abort, Add, Batch, Failed, FromEngine, Ready, Start, ToEngine
+from octavo.loading.progress import progress_for
+from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadError
+from octavo.protocol.wire import EngineOutput
+
+LINGER_MS = 2000
+
+
+class EngineLoop:
+    """Reads what came, runs a step, sends what came of it; sleeps on the socket while there is nothing to do."""
+
+    def __init__(self, core: EngineCore, socket: zmq.Socket[bytes]) -> None:
+        self._core = core
+        self._socket = socket
+        self._decoder = msgspec.msgpack.Decoder(ToEngine)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def run(self) -> None:
+        """Returns when told to stop."""
+        while self._receive():
+            if self._core.has_work:
+                outputs = self._core.step()
+                self._send(Batch(outputs, self._core.stats()))
+
+    def _receive(self) -> bool:
+        """Takes in every message that is there, waiting for one only if there is no work; False for Stop."""
+        refused: list[EngineOutput] = []
+        flags = 0 if not self._core.has_work else zmq.NOBLOCK
+        while True:
+            try:
+                message = self._decoder.decode(self._socket.recv(flags))
+            except zmq.Again:
+                break
+            flags = zmq.NOBLOCK
+            if isinstance(message, Add):
+                try:
+                    self._core.add(message.request)
+                except InvalidRequestError as error:
+                    refused.append(EngineOutput(message.request.request_id, finish_reason="error", error=error.message))
+            elif isinstance(message, Abort):
+                for request_id in message.request_ids:
+                    self._core.abort(request_id)
+            else:
+                return False
+        if refused:
+            self._send(Batch(refused, self._core.stats()))
+        return True
+
+    def _send(self, message: FromEngine) -> None:
+        self._socket.send(self._encoder.encode(message))
+
+
+def watch_parent() -> None:
+    """Ends this process, whatever it is doing, when standard input ends."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def read_start() -> Start:
+    """One `Start`, after its length as eight bytes, little-endian."""
+    size = int.from_bytes(_read_exactly(8), "little")
+    return msgspec.msgpack.decode(_read_exactly(size), type=Start)
+
+
+def _read_exactly(count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = os.read(0, count - len(data))
+        if not piece:
+            sys.exit(1)
+        data += piece
+    return data
+
+
+def say(line: str) -> None:
+    """One line for people."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def failure(error: BaseException) -> Failed:
+    """What to tell the front end of an error."""
+    if isinstance(error, ModelLoadError):
+        return Failed("load", error.message)
+    if isinstance(error, ConfigError):
+        return Failed("config", error.message, error.param)
+    if isinstance(error, MemoryError):
+        return Failed(
+            "engine", "the machine is out of memory: lower gpu_memory_utilization or max_model_len, or serve a smaller or quantized model"
+        )
+    return Failed("engine", f"{type(error).__name__}: {error}")
+
+
+def main() -> int:
+    """Runs until told to stop (0), or until something breaks (1)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    start = read_start()
+    threading.Thread(target=watch_parent, daemon=True).start()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, LINGER_MS)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.connect(start.address)
+    core = None
+    try:
+        core = build_core(start.config, progress_for(quiet=start.quiet), (lambda line: None) if start.quiet else say)
+        socket.send(msgspec.msgpack.encode(Ready(core.info)))
+        EngineLoop(core, socket).run()
+        return 0
+    except Exception as error:
+        message = failure(error)
+        if message.kind == "engine":
+            traceback.print_exc()
+        socket.send(msgspec.msgpack.encode(message))
+        return 1
+    finally:
+        if core is not None:
+            core.close()
+        socket.close()
+        context.term()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""The seam between the engine and the workers that it drives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.protocol.plan import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What is known once the weights are in memory and before the cache is: sizes in bytes, the model's own limit in tokens."""
+
+    architecture: str
+    backend: str
+    vocab_size: int
+    max_model_len: int
+    weights_bytes: int
+    kv_bytes_per_block: int
+
+
+class Executor(Protocol):
+    """One step on N workers. `load`, then `allocate`, then `run` as often as needed, then `close`."""
+
+    def load(self) -> LoadedModel:
+        """Reads and packs the weights."""
+        ...
+
+    def allocate(self, num_blocks: int) -> None:
+        """Makes the KV cache."""
+        ...
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Runs one step on every worker."""
+        ...
+
+    def close(self) -> None:
+        """Ends the workers and frees what they hold. May be called at any time, and twice."""
+        ...

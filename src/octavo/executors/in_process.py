@@ -1,0 +1,66 @@
+"""One worker in this process."""
+
+from __future__ import annotations
+
+from octavo.backends.base import Program
+from octavo.backends.select import select_backend
+from octavo.config.engine import EngineConfig
+from octavo.executors.executor import LoadedModel
+from octavo.loading.open import open_checkpoint
+from octavo.loading.progress import Progress
+from octavo.loading.resolve import resolve_model
+from octavo.models.registry import build_model
+from octavo.protocol.plan import StepPlan, StepResult
+from octavo.worker.worker import Worker
+
+
+class InProcessExecutor:
+    """Loads the model and runs its steps on the calling thread (the backend's own threads help)."""
+
+    def __init__(self, config: EngineConfig, progress: Progress) -> None:
+        self._config = config
+        self._progress = progress
+        self._program: Program | None = None
+        self._worker: Worker | None = None
+        self._vocab_size = 0
+
+    def load(self) -> LoadedModel:
+        """Finds, opens and compiles the model. Raises ModelLoadError."""
+        options = self._config.model
+        path = resolve_model(options.model, revision=options.revision, download_dir=options.download_dir, progress=self._progress)
+        backend = select_backend(self._config.backend)
+        with open_checkpoint(path) as checkpoint:
+            model = build_model(checkpoint)
+            self._progress.start(model.check(), f"Loading {path.name}")
+            try:
+                program = backend.compile(model.graph, model.weight, self._progress.advance)
+            finally:
+                self._progress.finish()
+        self._program = program
+        self._vocab_size = model.graph.vocab_size
+        return LoadedModel(
+            architecture=model.architecture,
+            backend=backend.name,
+            vocab_size=model.graph.vocab_size,
+            max_model_len=model.max_model_len,
+            weights_bytes=program.weights_bytes,
+            kv_bytes_per_block=program.kv_bytes_per_block(self._config.cache.block_size),
+        )
+
+    def allocate(self, num_blocks: int) -> None:
+        """Makes the KV cache and the worker around it."""
+        if self._program is None:
+            raise RuntimeError("allocate before load")
+        self._worker = Worker(self._program, self._vocab_size, num_blocks, self._config.cache.block_size)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Runs one step."""
+        if self._worker is None:
+            raise RuntimeError("run before allocate")
+        return self._worker.run(plan)
+
+    def close(self) -> None:
+        """Frees weights and cache."""
+        if self._program is not None:
+            self._program.close()
+        self._program = self._worker = None

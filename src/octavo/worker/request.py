@@ -1,0 +1,47 @@
+"""A worker's own copy of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.worker.sampler import SamplingRow
+
+
+class GrowingArray:
+    """int32 values that are appended to in amortised O(1) and read without a copy."""
+
+    def __init__(self, values: list[int]) -> None:
+        self._data = np.array(values, np.int32)
+        self._size = len(values)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def view(self) -> npt.NDArray[np.int32]:
+        """What it holds; valid until the next `extend`."""
+        return self._data[: self._size]
+
+    def extend(self, values: list[int]) -> None:
+        """Appends `values`."""
+        size = self._size + len(values)
+        if size > len(self._data):
+            grown = np.empty(max(size, 2 * len(self._data)), np.int32)
+            grown[: self._size] = self.view
+            self._data = grown
+        self._data[self._size : size] = values
+        self._size = size
+
+
+@dataclass(slots=True)
+class WorkerRequest:
+    """Tokens, blocks and progress of one request on this worker; `row` is what the sampler needs of it."""
+
+    request_id: str
+    token_ids: GrowingArray
+    num_computed: int
+    block_ids: GrowingArray
+    row: SamplingRow

@@ -1,0 +1,71 @@
+"""One device: it holds a program, its KV cache and a copy of each request, and runs plans."""
+
+from __future__ import annotations
+
+from octavo.backends.base import Program
+from octavo.protocol.plan import NewRequest, SampledToken, StepPlan, StepResult
+from octavo.worker.inputs import build_inputs
+from octavo.worker.request import GrowingArray, WorkerRequest
+from octavo.worker.sampler import Sampled, Sampler, SamplingRow
+
+
+class Worker:
+    """Runs one StepPlan after another. It decides nothing: which tokens, in which blocks, is the plan's."""
+
+    def __init__(self, program: Program, vocab_size: int, num_blocks: int, block_size: int) -> None:
+        self._program = program
+        self._sampler = Sampler(vocab_size)
+        self._block_size = block_size
+        self._requests: dict[str, WorkerRequest] = {}
+        program.allocate_kv_cache(num_blocks, block_size)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that it holds."""
+        return len(self._requests)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Computes one step. A request whose logits are not numbers ends up in `failed`; the others are unharmed."""
+        for request_id in plan.removed:
+            del self._requests[request_id]
+        for new in plan.new:
+            self._requests[new.request_id] = _describe(new)
+        if plan.copies:
+            self._program.copy_blocks(plan.copies)
+        if not plan.scheduled:
+            return StepResult()
+        scheduled = []
+        for share in plan.scheduled:
+            request = self._requests[share.request_id]
+            request.block_ids.extend(share.new_block_ids)
+            scheduled.append((request, share.num_tokens))
+        logits = self._program.run(build_inputs(scheduled, self._block_size))
+        due = []
+        for request, count in scheduled:
+            request.num_computed += count
+            if request.num_computed == len(request.token_ids):
+                request.row.position = len(request.token_ids)
+                request.row.token_ids = request.token_ids.view
+                due.append(request)
+        result = StepResult()
+        for request, sampled in zip(due, self._sampler.sample(logits, [request.row for request in due]), strict=True):
+            if isinstance(sampled, Sampled):
+                request.token_ids.extend([sampled.token_id])
+                result.sampled.append(SampledToken(request.request_id, sampled.token_id, sampled.logprobs))
+            else:
+                result.failed[request.request_id] = sampled.reason
+        return result
+
+    def close(self) -> None:
+        """Frees the program."""
+        self._requests.clear()
+        self._program.close()
+
+
+def _describe(new: NewRequest) -> WorkerRequest:
+    tokens = GrowingArray(new.token_ids)
+    seed = new.sampling.seed
+    if seed is None:
+        raise ValueError(f"request {new.request_id} reached the worker without a seed")
+    row = SamplingRow(new.sampling, seed, len(tokens), tokens.view, new.num_prompt_tokens, new.eos_token_ids)
+    return WorkerRequest(new.request_id, tokens, new.num_computed_tokens, GrowingArray([]), row)
