@@ -416,6 +416,17 @@ def test_sums_stay_exact_at_the_largest_vocabularies() -> None:
     assert weight_scale(1) == 2**52
 
 
+def test_weights_below_half_a_unit_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left as fractions, 100,000 of them would add up and take the last of the range from the likeliest token."""
+    size = 2**18
+    monkeypatch.setattr("octavo.worker.sampler.random_bits", lambda seed, position: 2**64 - 1)
+    logits = np.full((1, size), math.log(0.4 / float(weight_scale(size))), np.float32)
+    logits[0, 0] = 0
+    assert tokens_of(Sampler(size).sample(logits, [row_of()])) == [0]
+    logits[0, -1] = math.log(2 / float(weight_scale(size)))
+    assert tokens_of(Sampler(size).sample(logits, [row_of()])) == [size - 1]
+
+
 def test_the_same_seed_and_position_give_the_same_token_and_others_differ() -> None:
     size = 1000
     logits = np.zeros((1, size), np.float32)
