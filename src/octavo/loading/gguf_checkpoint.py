@@ -12,6 +12,7 @@ import numpy.typing as npt
 from octavo.loading.checkpoint import Checkpoint
 from octavo.loading.gguf_header import read_header
 from octavo.loading.mapping import map_file
+from octavo.loading.wording import one_line
 from octavo.protocol.errors import ModelLoadError, UnsupportedModelError
 from octavo.quantization.tensor import CheckpointTensor
 
@@ -39,11 +40,11 @@ class GGUFCheckpoint(Checkpoint):
     def _check_model(self) -> str:
         """Refuses what is not one whole model; returns its architecture."""
         architecture = self.metadata.get("general.architecture")
-        if not isinstance(architecture, str) or not architecture:
+        if not isinstance(architecture, str) or not architecture or not architecture.isprintable():
             raise ModelLoadError(f"{self.path} has no general.architecture in its metadata")
         content = self.metadata.get("general.type", "model")
         if content != "model":
-            raise UnsupportedModelError(f"{self.path} holds {content!r} (general.type), not a model")
+            raise UnsupportedModelError(f"{self.path} holds {one_line(repr(content))} (general.type), not a model")
         parts = self.metadata.get("split.count", 0)
         if isinstance(parts, int) and parts > 1:
             raise _split(str(self.path), f"one of {parts} parts")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.loading.wording import one_line
 from octavo.protocol.errors import ModelLoadError, UnsupportedModelError
 from octavo.quantization.kinds import KINDS
 
@@ -96,7 +97,7 @@ class _Cursor:
         self.reading = "the header"
 
     def fault(self, problem: str) -> ModelLoadError:
-        return ModelLoadError(f"{self.path} is not a sound GGUF file: {problem}")
+        return ModelLoadError(f"{self.path} is not a sound GGUF file: {one_line(problem)}")
 
     def truncated(self) -> ModelLoadError:
         return self.fault(f"it ends inside {self.reading}")
@@ -185,6 +186,9 @@ def _read_value(cursor: _Cursor, type_number: int) -> Any:
 def _read_tensor_entry(cursor: _Cursor) -> tuple[str, int, tuple[int, ...], int]:
     cursor.reading = "the list of tensors"
     name = cursor.string()
+    # Names go into messages and logs.
+    if not name or not name.isprintable():
+        raise cursor.fault(f"a tensor has the name {name!r}")
     cursor.reading = f"the entry of tensor {name}"
     rank = cursor.number("<I")
     if not 1 <= rank <= MAX_DIMENSIONS:

@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.loading.checkpoint import Checkpoint
 from octavo.loading.safetensors_file import SafetensorsFile
+from octavo.loading.wording import one_line
 from octavo.protocol.errors import ModelLoadError, UnsupportedModelError
 from octavo.quantization.tensor import CheckpointTensor
 
@@ -47,9 +48,9 @@ class SafetensorsCheckpoint(Checkpoint):
             if self.metadata.get(key):
                 fields = self.metadata[key]
                 method = fields.get("quant_method") if isinstance(fields, dict) else None
-                raise UnsupportedModelError(f"{config}: the quantization method {method or 'of ' + key!r} is not supported")
+                raise UnsupportedModelError(f"{config}: the quantization method {one_line(str(method or f'of {key}'))} is not supported")
         match self.metadata.get("architectures"):
-            case [str(name), *_] if name:
+            case [str(name), *_] if name and name.isprintable():
                 return name
         raise ModelLoadError(f"{config} names no architecture (architectures)")
 
@@ -93,7 +94,7 @@ class SafetensorsCheckpoint(Checkpoint):
         for tensor, name in places.items():
             # Looked at as text, since the hub's cache itself has symbolic links out of the folder.
             if not isinstance(name, str) or not _is_inside(name):
-                raise ModelLoadError(f"{index} puts tensor {tensor} outside the folder, in {name!r}")
+                raise ModelLoadError(f"{index} puts tensor {one_line(tensor)} outside the folder, in {one_line(repr(name))}")
         return places
 
     def _add_shards(self, places: dict[str, str]) -> None:
@@ -101,10 +102,10 @@ class SafetensorsCheckpoint(Checkpoint):
         for tensor, name in places.items():
             if name not in known:
                 if not (self.path / name).exists():
-                    raise ModelLoadError(f"{self.path / name} is missing, and {INDEX_FILE} puts tensor {tensor} into it")
+                    raise ModelLoadError(f"{self.path / name} is missing, and {INDEX_FILE} puts tensor {one_line(tensor)} into it")
                 known[name] = set(self._open(name).tensor_names())
             if tensor not in known[name]:
-                raise ModelLoadError(f"{self.path / name} has no tensor {tensor}, though {INDEX_FILE} puts it there")
+                raise ModelLoadError(f"{self.path / name} has no tensor {one_line(tensor)}, though {INDEX_FILE} puts it there")
             self._owner[tensor] = self._files[name]
 
     def tensor_names(self) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.loading.mapping import map_file
+from octavo.loading.wording import one_line
 from octavo.protocol.errors import ModelLoadError
 from octavo.quantization.kinds import KINDS
 from octavo.quantization.tensor import CheckpointTensor
@@ -48,7 +49,7 @@ class SafetensorsFile:
         self._check_ranges(data_start, len(self._bytes))
 
     def _fault(self, problem: str) -> ModelLoadError:
-        return ModelLoadError(f"{self.path} is not a sound safetensors file: {problem}")
+        return ModelLoadError(f"{self.path} is not a sound safetensors file: {one_line(problem)}")
 
     def _read_header(self, data: npt.NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
         """The parsed header and the position where the tensors' bytes begin."""
@@ -64,8 +65,11 @@ class SafetensorsFile:
         return header, 8 + length
 
     def _read_entry(self, name: str, fields: Any, data_start: int) -> _Entry:
+        # Names and dtypes go into messages and logs.
+        if not name or not name.isprintable():
+            raise self._fault(f"a tensor has the name {name!r}")
         match fields:
-            case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]}:
+            case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]} if dtype.isprintable():
                 pass
             case _:
                 raise self._fault(f"tensor {name} lacks dtype, shape or data_offsets")
