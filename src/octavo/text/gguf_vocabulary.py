@@ -200,6 +200,10 @@ def _score_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
         # The other kinds are cut out of the text before any merge.
         if kind in (_UNKNOWN, _CONTROL, _BYTE) or (kind == _USER_DEFINED and METASPACE not in token):
             continue
+        if kind == _NORMAL and (strange := [char for char in token if char not in vocabulary.ids]):
+            raise UnsupportedModelError(
+                f"{vocabulary.source}: {_PREFIX}tokens has {token!r} but no token for {strange[0]!r}, so merges can't spell it"
+            )
         cuts = [cut for cut in range(1, len(token)) if token[:cut] in vocabulary.ids and token[cut:] in vocabulary.ids]
         if cuts and owner.setdefault(score, token) != token:
             raise UnsupportedModelError(

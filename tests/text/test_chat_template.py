@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.protocol.errors import ConfigError, InvalidRequestError
+from octavo.text.chat_template import MAX_RENDERED_CHARS, choose_template, load_chat_template, render_chat
+from octavo.text.tokenizer import Tokenizer
+
+USER = [{"role": "user", "content": "Hi"}]
+
+
+def render(template: str, messages: Any = USER, **variables: Any) -> str:
+    return render_chat(template, messages, add_generation_prompt=True, variables=variables)
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-qwen2", "gguf-tiny-llama", "tiny-mistral"])
+def test_a_models_template_renders(name: str, tokenizer_of: Callable[[str], Tokenizer]) -> None:
+    tokenizer = tokenizer_of(name)
+    bos = "<s>" if name == "tiny-mistral" else ""
+    conversation = [{"role": "system", "content": "Be brief."}, *USER]
+    expected = f"{bos}<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+    assert tokenizer.apply_chat_template(conversation) == expected + "<|im_start|>assistant\n"
+    assert tokenizer.apply_chat_template(conversation, add_generation_prompt=False) == expected
+    assert tokenizer.apply_chat_template(USER, chat_template="{{ bos_token }}|{{ eos_token }}|{{ x }}", x=1) == (
+        f"{tokenizer.bos_token or ''}|{tokenizer.eos_token}|1"
+    )
+
+
+def test_a_model_without_a_template_says_so() -> None:
+    with pytest.raises(InvalidRequestError, match="--chat-template"):
+        choose_template(None, {}, {})
+    with pytest.raises(InvalidRequestError, match="only for rag"):
+        choose_template(None, {"rag": ""}, {})
+
+
+def test_tools_choose_the_template_for_tools() -> None:
+    named = {"tool_use": "tools"}
+    assert choose_template("plain", named, {}) == "plain"
+    assert choose_template("plain", named, {"tools": None}) == "plain"
+    assert choose_template("plain", named, {"tools": [1]}) == "tools"
+
+
+def test_templates_find_what_they_expect() -> None:
+    assert render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}") == "01"
+    assert render("{{ {'b': '<é>', 'a': 1} | tojson }}") == '{"b": "<é>", "a": 1}'
+    assert render("{{ [1] | tojson(indent=2) }}") == "[\n  1\n]"
+    assert render("{{ strftime_now('%Y') }}") in (str(datetime.now().year), str(datetime.now().year - 1))
+    assert render("{% generation %}{{ messages[0].content }}{% endgeneration %}") == "Hi"
+    assert render("a\n  {% if true %}\nb\n  {% endif %}\nc\n") == "a\nb\nc"
+    assert render("{{ tools }}{{ documents }}{{ nothing }}{{ '<b>' }}") == "NoneNone<b>"
+
+
+def test_the_templates_own_words_reach_the_user() -> None:
+    template = "{{ raise_exception('Roles must alternate: ' + messages[0].role) }}"
+    with pytest.raises(InvalidRequestError, match="refuses these messages: Roles must alternate: user") as caught:
+        render(template)
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ messages[0].name.first }}", "has no attribute 'name'"),
+        ("{{ 1 + 'a' }}", "unsupported operand"),
+        ("{% if %}", "does not parse"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{% set x = messages.append(1) %}", "unsafe"),
+        ("{{ 'x' * 10**12 }}", "too long"),
+        ("{{ 10**100000 }}", "too large"),
+        ("{% for i in range(100000) %}{% for j in range(100000) %}{{ i }} and so on{% endfor %}{% endfor %}", "writes more than"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+    ],
+)
+def test_templates_that_fail_are_a_clear_error(template: str, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(message)):
+        render(template)
+
+
+def test_long_but_sound_output_passes() -> None:
+    content = "x" * (MAX_RENDERED_CHARS // 2)
+    assert len(render("{{ messages[0].content }}", [{"role": "user", "content": content}])) == len(content)
+
+
+def test_variables_cannot_replace_the_messages() -> None:
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs can't set messages"):
+        render_chat("", USER, add_generation_prompt=True, variables={"messages": []})
+
+
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
+LOOP = "{% for m in messages %}{% for part in m['content'] %}<{{ part.text }}>{% endfor %}{% endfor %}"
+LOOP_BY_NAME = "{% set content = messages[0].content | list %}{% for part in content %}<{{ part['text'] }}>{% endfor %}"
+EITHER = "{% set c = messages[0].content %}{% if c is string %}{{ c }}{% else %}{% for p in c %}<{{ p.text }}>{% endfor %}{% endif %}"
+
+
+def test_parts_become_text_for_a_template_that_reads_text() -> None:
+    assert render("{{ messages[0]['content'] }}", PARTS) == "one\ntwo"
+    assert render("{{ messages[0]['content'] }}", [{"role": "user", "content": []}]) == ""
+
+
+@pytest.mark.parametrize("template", [LOOP, LOOP_BY_NAME])
+def test_text_becomes_a_part_for_a_template_that_reads_parts(template: str) -> None:
+    assert render(template, PARTS) == "<one><two>"
+    assert render(template) == "<Hi>"
+
+
+def test_a_template_that_reads_both_gets_what_was_sent() -> None:
+    assert render(EITHER, PARTS) == "<one><two>"
+    assert render(EITHER) == "Hi"
+
+
+def test_an_assistants_content_may_be_missing() -> None:
+    template = "{{ messages[0].content is none }}{{ messages[0].content }}"
+    assert render(template, [{"role": "assistant", "content": None}]) == "False"
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
+    assert render(template, [{"role": "assistant", "tool_calls": [call]}]) == "TrueNone"
+    arguments = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+    assert render(arguments, [{"role": "assistant", "tool_calls": [call]}]) == '{"a": [1]}'
+    assert call["function"]["arguments"] == '{"a": [1]}'
+
+
+@pytest.mark.parametrize(
+    ("messages", "message", "param"),
+    [
+        ([], "messages is empty", "messages"),
+        ("Hi", "messages must be a list", "messages"),
+        (["Hi"], "messages[0] must be an object", "messages[0]"),
+        ([*USER, {"content": "a"}], "messages[1] has no role", "messages[1].role"),
+        ([{"role": "", "content": "a"}], "messages[0] has no role", "messages[0].role"),
+        ([{"role": "user"}], "messages[0].content is missing", "messages[0].content"),
+        ([{"role": "user", "content": None}], "messages[0].content is missing", "messages[0].content"),
+        ([{"role": "user", "content": 5}], "messages[0].content must be text or a list", "messages[0].content"),
+        ([{"role": "user", "content": ["a"]}], "messages[0].content[0] must be an object with a type", "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "of type 'image_url'; this model takes text", "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "input_audio"}]}], "of type 'input_audio'", "messages[0].content[0]"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0] has no text", "messages[0].content[0].text"),
+        ([{"role": "assistant", "tool_calls": 1}], "messages[0].tool_calls must be a list", "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": [1]}], "messages[0].tool_calls[0] has no function", "messages[0].tool_calls[0]"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}],
+            "arguments is not JSON",
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+    ],
+)
+def test_bad_messages_name_the_field(messages: Any, message: str, param: str) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(message)) as caught:
+        render("{{ messages }}", messages)
+    assert caught.value.param == param
+
+
+def test_a_template_can_come_from_a_file_or_as_text(tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text("{{ messages[0].content }}", "utf-8")
+    assert load_chat_template(str(file)) == "{{ messages[0].content }}"
+    assert load_chat_template("{{ 1 }}") == "{{ 1 }}"
+    assert load_chat_template("{{ 1 }}" + "x" * 100_000)[-1] == "x"
+    with pytest.raises(ConfigError, match=r"gone\.jinja is no readable file"):
+        load_chat_template("gone.jinja")
+    file.write_text("{% if %}", "utf-8")
+    with pytest.raises(ConfigError, match="does not parse") as caught:
+        load_chat_template(str(file))
+    assert caught.value.param == "chat_template"
