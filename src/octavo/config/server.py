@@ -1,0 +1,59 @@
+"""The options of the HTTP server. Frozen; the command line fills them and `octavo.server` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from octavo.config.engine import require
+
+API_KEY_VARIABLE = "OCTAVO_API_KEY"
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How the server listens and what it accepts.
+
+    `host` is 127.0.0.1 so that a fresh server is reachable from this machine only; give 0.0.0.0 to open it to the network. `port` 0 lets
+    the system choose one. `api_key` holds every key that is accepted; empty means no key is asked for. `served_model_name` are the names
+    that requests may use, the first of which replies carry; empty means the model's own. `max_body_bytes` limits a request's body,
+    `max_logprobs` the alternatives a request may ask for at each token. `chat_template` is a file or the template itself and replaces the
+    model's. `allowed_origins` are those that browsers may call from ("*" for any). `shutdown_timeout` is how many seconds running
+    requests get to finish after SIGINT or SIGTERM.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: tuple[str, ...] = ()
+    served_model_name: tuple[str, ...] = ()
+    max_body_bytes: int = 10 * 1024 * 1024
+    max_logprobs: int = 20
+    chat_template: str | None = None
+    response_role: str = "assistant"
+    allowed_origins: tuple[str, ...] = ()
+    root_path: str = ""
+    uvicorn_log_level: str = "warning"
+    access_log: bool = False
+    shutdown_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("api_key", "served_model_name", "allowed_origins"):
+            values = tuple(getattr(self, name))
+            require(all(values), name, "holds an empty name" if name != "api_key" else "holds an empty key")
+            object.__setattr__(self, name, values)
+        require(bool(self.host), "host", "is empty")
+        require(0 <= self.port <= 65535, "port", f"must be from 0 to 65535, not {self.port}")
+        require(self.max_body_bytes >= 1, "max_body_bytes", f"must be at least 1, not {self.max_body_bytes}")
+        require(0 <= self.max_logprobs <= 1000, "max_logprobs", f"must be from 0 to 1000, not {self.max_logprobs}")
+        require(bool(self.response_role), "response_role", "is empty")
+        require(self.shutdown_timeout >= 0, "shutdown_timeout", f"must be at least 0 seconds, not {self.shutdown_timeout}")
+        level = self.uvicorn_log_level
+        require(level in LOG_LEVELS, "uvicorn_log_level", f"must be one of {', '.join(LOG_LEVELS)}, not {level!r}")
+        root = self.root_path
+        require(not root or (root.startswith("/") and not root.endswith("/")), "root_path", f'must look like "/prefix", not {root!r}')
+
+    def with_environment(self, environ: Mapping[str, str]) -> ServerOptions:
+        """These options with the keys of OCTAVO_API_KEY (separated by commas) where no key was given."""
+        keys = tuple(key.strip() for key in environ.get(API_KEY_VARIABLE, "").split(",") if key.strip())
+        return replace(self, api_key=keys) if keys and not self.api_key else self

@@ -1,0 +1,104 @@
+"""The application: routes, error handlers and the edge put together over one model."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo._version import __version__
+from octavo.config.server import ServerOptions
+from octavo.protocol.errors import OctavoError
+from octavo.server.chat import create_chat_completion
+from octavo.server.completions import create_completion
+from octavo.server.context import ServedLLM, ServerContext
+from octavo.server.edge import Edge
+from octavo.server.errors import on_http_exception, on_octavo_error
+from octavo.server.metrics import Metrics
+from octavo.server.models import get_model, health, list_models, version
+from octavo.server.openapi import Operation, complete
+from octavo.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from octavo.server.responses import ChatCompletion, Completion, Health, ModelCard, ModelList, Prompt, Tokens, Version
+from octavo.server.tokenize import detokenize, tokenize
+
+Handler = Callable[[ServerContext, Request], Awaitable[Response]]
+
+_DESCRIPTION = "Serves a large language model over the OpenAI API. Fields beyond OpenAI's are vLLM's."
+
+
+def _routes() -> list[tuple[Operation, Handler, str]]:
+    return [
+        (Operation("/v1/models", "get", None, ModelList), list_models, "List the served models"),
+        (Operation("/v1/models/{model_id}", "get", None, ModelCard), get_model, "Describe a served model"),
+        (Operation("/v1/completions", "post", CompletionRequest, Completion, streams=True), create_completion, "Complete a prompt"),
+        (
+            Operation("/v1/chat/completions", "post", ChatRequest, ChatCompletion, streams=True),
+            create_chat_completion,
+            "Continue a conversation",
+        ),
+        (Operation("/tokenize", "post", TokenizeRequest, Tokens), tokenize, "Turn text or messages into token ids"),
+        (Operation("/detokenize", "post", DetokenizeRequest, Prompt), detokenize, "Turn token ids into text"),
+        (Operation("/health", "get", None, Health), health, "Whether the engine lives"),
+        (Operation("/version", "get", None, Version), version, "Octavo's version"),
+        (Operation("/metrics", "get", None, None), _metrics, "Prometheus metrics"),
+    ]
+
+
+async def _metrics(ctx: ServerContext, request: Request) -> Response:
+    body, content_type = request.app.state.metrics.render()
+    return Response(body, headers={"Content-Type": content_type})
+
+
+def build_app(llm: ServedLLM, options: ServerOptions, metrics: Metrics | None = None) -> FastAPI:
+    """The ASGI application that serves `llm`. `metrics` is the recorder that `llm` was started with; without one, only edges are counted.
+
+    `app.state.context` is its ServerContext, whose `closing` event ends running requests.
+    """
+    ctx = ServerContext(llm, options)
+    if metrics is None:
+        metrics = Metrics()
+    metrics.attach(ctx.model_names[0], llm.info)
+    app = FastAPI(title="Octavo", version=__version__, description=_DESCRIPTION, root_path=options.root_path, redirect_slashes=False)
+    app.state.context = ctx
+    app.state.metrics = metrics
+    routes = _routes()
+    for operation, handler, summary in routes:
+        # A model's id may hold slashes.
+        path = operation.path.replace("{model_id}", "{model_id:path}")
+        app.add_api_route(path, _endpoint(ctx, handler), methods=[operation.method.upper()], summary=summary, operation_id=handler.__name__)
+    app.add_exception_handler(OctavoError, on_octavo_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_middleware(Edge, keys=options.api_key, on_error=metrics.on_http_error)
+    if options.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(options.allowed_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id"],
+        )
+    _describe(app, [operation for operation, _, _ in routes], secured=bool(options.api_key))
+    return app
+
+
+def _endpoint(ctx: ServerContext, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await handler(ctx, request)
+
+    return endpoint
+
+
+def _describe(app: FastAPI, operations: list[Operation], *, secured: bool) -> None:
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            app.openapi_schema = complete(document, operations, secured=secured)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

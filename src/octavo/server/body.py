@@ -1,0 +1,207 @@
+"""A request's body: read within a limit, decoded as JSON, and checked against a type field by field."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import re
+from email.message import Message
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from octavo.protocol.errors import InvalidRequestError, PayloadTooLargeError
+from octavo.server.fields import is_off
+from octavo.server.requests import Body
+
+T = TypeVar("T", bound=Body)
+
+MAX_DEPTH = 100
+# A client that is still sending must be read for a while, or the reset of its connection hides the reply from it.
+DISCARD_SECONDS = 2.0
+DISCARD_BYTES = 256 * 1024 * 1024
+
+_LOCATION = re.compile(r"^(?P<text>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_MISSING_FIELD = re.compile(r"^Object missing required field `(?P<name>.*)`$")
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_WORDS = {
+    "`int`": "an integer",
+    "`float`": "a number",
+    "`str`": "a string",
+    "`bool`": "true or false",
+    "`array`": "a list",
+    "`object`": "an object",
+    "`null`": "null",
+}
+
+
+async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
+    """The JSON object in the body of `request`, of at most `limit` bytes.
+
+    Raises InvalidRequestError for a wrong content type or anything that is no JSON object, PayloadTooLargeError beyond the limit.
+    """
+    _check_content_type(request)
+    body = await _read(request, limit)
+    if not body.strip():
+        raise InvalidRequestError("The body is empty; send a JSON object.")
+    value = _decode(body)
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"The body must be a JSON object, not {_kind(value)}.")
+    return value
+
+
+def _check_content_type(request: Request) -> None:
+    given = request.headers.get("content-type", "")
+    header = Message()
+    header["content-type"] = given
+    if header.get_content_type() != "application/json" or not given:
+        shown = repr(given) if given else "missing"
+        raise InvalidRequestError(f"The Content-Type header must be application/json; it is {shown}.", param="content-type")
+    charset = str(header.get_param("charset") or "utf-8").lower()
+    if charset not in ("utf-8", "utf8", "us-ascii"):
+        raise InvalidRequestError(f"The body must be UTF-8, but the Content-Type header says {charset!r}.", param="content-type")
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        raise InvalidRequestError(f"The Content-Encoding {encoding!r} is not supported; send the body as it is.", param="content-encoding")
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    length = request.headers.get("content-length", "")
+    too_large = length.isdecimal() and int(length) > limit
+    stream = request.stream()
+    while not too_large:
+        chunk = await anext(stream, None)
+        if chunk is None:
+            return b"".join(chunks)
+        chunks.append(chunk)
+        size += len(chunk)
+        too_large = size > limit
+    chunks.clear()
+    await _discard(request)
+    raise PayloadTooLargeError(f"The body is over this server's limit of {limit} bytes.")
+
+
+async def _discard(request: Request) -> None:
+    size = 0
+    try:
+        async with asyncio.timeout(DISCARD_SECONDS):
+            while size < DISCARD_BYTES:
+                message = await request.receive()
+                size += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
+
+
+def _decode(body: bytes) -> Any:
+    too_deep = f"The body's JSON is nested more than {MAX_DEPTH} levels deep."
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise InvalidRequestError(too_deep) from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidRequestError(f"The body is not valid JSON: {_malformed(body, str(error))}.") from None
+    # Fewer brackets than the limit can't nest deeper than it, and that is nearly every body.
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+        raise InvalidRequestError(too_deep)
+    return value
+
+
+def _malformed(body: bytes, text: str) -> str:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8 at byte {error.start}"
+    if "truncated" in text and _LONE_SURROGATE.search(body):
+        return "it ends early, or a string holds half of a surrogate pair"
+    return text.removeprefix("JSON is malformed: ").rstrip(".").replace("Input data was truncated", "it ends early")
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    level = [value]
+    for _ in range(limit):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def parse(raw: dict[str, Any], kind: type[T]) -> T:
+    """`raw` as a `kind`. Fields that this version lacks are let through when they say "off".
+
+    Raises InvalidRequestError that names the field by its dotted path, and the nearest known one for a name nobody knows.
+    """
+    known = kind.__struct_fields__
+    off_values = kind.off_values
+    fields = {}
+    for name, value in raw.items():
+        if name in known:
+            fields[name] = value
+        elif name not in off_values:
+            raise InvalidRequestError(f"{name}: unknown field{_nearest(name, [*known, *off_values])}", param=name)
+        elif not is_off(value, off_values[name]):
+            raise InvalidRequestError(f"{name} is not supported by this version of Octavo.", param=name)
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), fields, kind) from None
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else "."
+
+
+def _explain(text: str, fields: dict[str, Any], kind: type[msgspec.Struct]) -> InvalidRequestError:
+    """msgspec's "Expected `int`, got `str` - at `$.a[0]`" as "a.0: must be an integer, not a string."."""
+    match = _LOCATION.match(text)
+    assert match is not None
+    problem, path = match["text"], _dotted(match["path"] or "$")
+    if unknown := _UNKNOWN_FIELD.match(problem):
+        name = f"{path}.{unknown['name']}".lstrip(".")
+        return InvalidRequestError(f"{name}: unknown field.", param=name)
+    if missing := _MISSING_FIELD.match(problem):
+        name = f"{path}.{missing['name']}".lstrip(".")
+        return InvalidRequestError(f"{name}: is required.", param=name)
+    problem = problem.replace("Expected ", "must be ").replace(", got ", ", not ").replace("Invalid enum value", "can't be")
+    for word, plain in _WORDS.items():
+        problem = problem.replace(word, plain)
+    problem = re.sub(r"`([^`]*)`", lambda m: " or ".join(_WORDS.get(f"`{part}`", part) for part in m[1].split(" | ")), problem)
+    if ", not " not in problem and "can't be" not in problem:
+        problem += _given(fields, path)
+    return InvalidRequestError(f"{path}: {problem}.", param=path)
+
+
+def _dotted(path: str) -> str:
+    return re.sub(r"\[(\d+)\]", r".\1", path).replace("[...]", "").removeprefix("$").removeprefix(".")
+
+
+def _given(fields: Any, path: str) -> str:
+    """ ", not VALUE" for a short value at `path`, so that the sender sees what arrived."""
+    for key in path.split("."):
+        if isinstance(fields, list) and key.isdigit():
+            fields = fields[int(key)]
+        elif isinstance(fields, dict) and key in fields:
+            fields = fields[key]
+        else:
+            return ""
+    if isinstance(fields, (list, dict)):
+        return f", not {len(fields)}" if isinstance(fields, list) else ""
+    shown = msgspec.json.encode(fields).decode()
+    return f", not {shown}" if len(shown) <= 40 else ""
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    return {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list"}.get(type(value), "this")

@@ -1,0 +1,98 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from msgspec import UNSET
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.outputs import CompletionOutput, RequestOutput
+from octavo.server.body import parse, read_json_object
+from octavo.server.context import ServerContext
+from octavo.server.errors import json_response
+from octavo.server.generation import Job, collect, make_job, run
+from octavo.server.logprobs import TextOffsets, completion_logprobs
+from octavo.server.prompts import check_room, tokenize_prompts
+from octavo.server.requests import CompletionRequest
+from octavo.server.responses import Completion, CompletionChoice
+from octavo.server.sampling import sampling_params, streams
+from octavo.server.streaming import EventStream, chain, event, first_item
+from octavo.server.usage import UsageCounter
+
+DEFAULT_MAX_TOKENS = 16
+# A reply holds a choice for each sample of each prompt, and the engine a request for each.
+MAX_CHOICES = 4096
+
+
+async def create_completion(ctx: ServerContext, request: Request) -> Response:
+    """Answers with a completion of each prompt, whole or streamed."""
+    raw = await read_json_object(request, ctx.options.max_body_bytes)
+    if "messages" in raw:
+        raise InvalidRequestError("messages: /v1/completions takes a prompt; send messages to /v1/chat/completions.", param="messages")
+    body = parse(raw, CompletionRequest)
+    stream = streams(body)
+    job = await _prepare(ctx, request, body)
+    if stream:
+        source = run(ctx, job, stream=True)
+        first = await first_item(request, ctx, source)
+        return EventStream(_chunks(ctx, job, first, source), source, ctx)
+    outputs, usage = await collect(request, ctx, job)
+    choices = [
+        _choice(ctx, job, prompt_index, choice, TextOffsets())
+        for prompt_index, output in enumerate(outputs)
+        for choice in sorted(output.outputs, key=lambda choice: choice.index)
+    ]
+    return json_response(Completion(job.id, job.created, job.model, choices, usage, ctx.fingerprint))
+
+
+async def _prepare(ctx: ServerContext, request: Request, body: CompletionRequest) -> Job:
+    ctx.model_name(body.model)
+    n = body.n or 1
+    if body.best_of not in (None, 1, n):
+        raise InvalidRequestError("best_of is not supported by this version of Octavo.", param="best_of")
+    limit = ctx.llm.info.max_model_len
+    if body.prompt is None:
+        raise InvalidRequestError("prompt: is required.", param="prompt")
+    prompts = await tokenize_prompts(ctx, body.prompt, body.add_special_tokens is not False)
+    if len(prompts) * n > MAX_CHOICES:
+        raise InvalidRequestError(f"n: {len(prompts)} prompts times {n} make more than {MAX_CHOICES} choices.", param="n")
+    max_tokens = body.max_tokens
+    if max_tokens is not None:
+        check_room(prompts, max_tokens, limit, "max_tokens")
+    else:
+        # The default must not make a prompt too long that fits by itself; the engine ends each at its context.
+        max_tokens = min(DEFAULT_MAX_TOKENS, limit - min(len(prompt.token_ids) for prompt in prompts))
+    params = sampling_params(body, ctx, max_tokens=max_tokens, logprobs=body.logprobs, param="logprobs")
+    return make_job(ctx, request, body, "cmpl", prompts, params)
+
+
+def _choice(ctx: ServerContext, job: Job, prompt_index: int, output: CompletionOutput, offsets: TextOffsets) -> CompletionChoice:
+    logprobs = None
+    if job.params.logprobs is not None:
+        logprobs = completion_logprobs(output.logprobs or [], ctx.llm.tokenizer, offsets)
+    index = prompt_index * job.params.n + output.index
+    return CompletionChoice(index, output.text, logprobs, output.finish_reason, output.stop_reason)
+
+
+async def _chunks(
+    ctx: ServerContext, job: Job, first: tuple[int, RequestOutput], rest: AsyncGenerator[tuple[int, RequestOutput], None]
+) -> AsyncGenerator[bytes, None]:
+    counter = UsageCounter()
+    offsets = [TextOffsets() for _ in range(job.choices)]
+
+    def chunk(choices: list[CompletionChoice], usage: Any) -> bytes:
+        return event(Completion(job.id, job.created, job.model, choices, usage, ctx.fingerprint))
+
+    async for prompt_index, output in chain(first, rest):
+        counter.add(prompt_index, output)
+        for delta in output.outputs:
+            choice = _choice(ctx, job, prompt_index, delta, offsets[prompt_index * job.params.n + delta.index])
+            # Text may be held back until a stop string is decided; such an output has nothing to say yet.
+            if choice.text or choice.finish_reason or (choice.logprobs and choice.logprobs.tokens):
+                yield chunk([choice], counter.usage() if job.continuous_usage else None if job.include_usage else UNSET)
+    if job.include_usage:
+        yield chunk([], counter.usage())

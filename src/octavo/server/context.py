@@ -1,0 +1,93 @@
+"""What every route works with: the model behind the server, its names and limits, and the wish to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from octavo._version import __version__
+from octavo.config.server import ServerOptions
+from octavo.protocol.errors import ModelNotFoundError
+from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.wire import EngineInfo
+
+
+class Tokenizer(Protocol):
+    """The part of `octavo.text.tokenizer.Tokenizer` that the server uses."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`."""
+        ...
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Text of `ids`."""
+        ...
+
+    def token_text(self, token_id: int) -> str:
+        """One token as text."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """One token's bytes, which need not be whole characters."""
+        ...
+
+
+class ServedLLM(Protocol):
+    """The part of `octavo.api.async_llm.AsyncLLM` that the routes use."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine said of itself when it was ready."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        ...
+
+    @property
+    def default_sampling(self) -> dict[str, Any]:
+        """Sampling defaults that the model brings."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine runs."""
+        ...
+
+    def render_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any) -> str:
+        """The prompt that the chat template makes of `messages`."""
+        ...
+
+    def generate(
+        self, prompt: str | list[int], sampling: SamplingParams, request_id: str, *, stream: bool = True, add_special_tokens: bool = True
+    ) -> AsyncIterator[RequestOutput]:
+        """Deltas while streaming, else one output; closing the iterator aborts the request."""
+        ...
+
+
+class ServerContext:
+    """One server's state. `closing` is set when running requests must end now, because the time to drain is over."""
+
+    def __init__(self, llm: ServedLLM, options: ServerOptions) -> None:
+        self.llm = llm
+        self.options = options
+        self.model_names = options.served_model_name or (llm.info.model,)
+        self.created = int(time.time())
+        self.closing = asyncio.Event()
+        # OpenAI's word for "these replies were computed alike"; a seed repeats its text under an equal fingerprint.
+        self.fingerprint = f"octavo-{__version__}-{llm.info.backend}"
+
+    def model_name(self, requested: str | None) -> str:
+        """The name to put on a reply. Raises ModelNotFoundError for one that is not served; None means the first."""
+        if requested is None:
+            return self.model_names[0]
+        if requested not in self.model_names:
+            served = ", ".join(self.model_names)
+            raise ModelNotFoundError(
+                f"The model {requested!r} is not served here; this server has {served}.", param="model", code="model_not_found"
+            )
+        return requested

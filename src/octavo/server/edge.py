@@ -1,0 +1,89 @@
+"""The outermost layer of every request: its id, its key, its count among the errors, and a reply whatever happens."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import uuid
+from collections.abc import Callable, Sequence
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo.protocol.errors import AuthenticationError, InvalidRequestError, OctavoError
+from octavo.server.errors import error_response, logger
+
+OPEN_PATHS = ("/health",)
+REQUEST_ID = b"x-request-id"
+# Printable ASCII: the id ends up in headers, logs and bodies.
+_VALID_ID = re.compile(rb"[!-~]{1,128}")
+
+
+class Edge:
+    """ASGI middleware.
+
+    Each request gets an id, which is the client's X-Request-Id or a fresh one and comes back in the same header; `state.unique_id` is
+    that with a suffix, since clients may repeat theirs. Every path but /health asks for one of `keys` when there are any.
+    `on_error` is called with the status of each reply of 400 or more.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], on_error: Callable[[int], None]) -> None:
+        self.app = app
+        self._keys = [key.encode() for key in keys]
+        self._on_error = on_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one request; other kinds of connection pass through."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+        headers = dict(scope["headers"])
+        given = headers.get(REQUEST_ID)
+        valid = given is None or _VALID_ID.fullmatch(given) is not None
+        fresh = uuid.uuid4().hex
+        request_id = given if given is not None and valid else fresh.encode()
+        scope.setdefault("state", {})["unique_id"] = f"{given.decode()}-{fresh[:12]}" if given is not None and valid else fresh
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id)]
+                if message["status"] >= 400:
+                    self._on_error(message["status"])
+            await send(message)
+
+        try:
+            self._authenticate(scope, headers.get(b"authorization", b""))
+            if not valid:
+                raise InvalidRequestError("X-Request-Id: must be 1 to 128 printable ASCII characters.", param="x-request-id")
+            await self.app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if started:
+                logger.error("unexpected error after a reply had begun", exc_info=error)
+                raise
+            await error_response(error)(scope, receive, send_with_id)
+
+    def _authenticate(self, scope: Scope, authorization: bytes) -> None:
+        path = scope["path"]
+        root = scope.get("root_path", "")
+        if root and path.startswith(f"{root}/"):
+            path = path[len(root) :]
+        if not self._keys or path in OPEN_PATHS:
+            return
+        scheme, _, key = authorization.partition(b" ")
+        # Every key is compared, each in constant time, so that timing tells nothing about any of them.
+        matches = [hmac.compare_digest(key.strip(), known) for known in self._keys]
+        if scheme.lower() == b"bearer" and any(matches):
+            return
+        problem: OctavoError
+        if not authorization:
+            problem = AuthenticationError(
+                "This server needs an API key: send the header Authorization: Bearer KEY.", code="invalid_api_key"
+            )
+        else:
+            problem = AuthenticationError("The API key in the Authorization header is wrong.", code="invalid_api_key")
+        raise problem

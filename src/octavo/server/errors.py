@@ -1,0 +1,72 @@
+"""Every failure becomes `{"error": {"message", "type", "param", "code"}}`, the shape of OpenAI's API."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.protocol.errors import OctavoError
+
+logger = logging.getLogger("octavo.server")
+
+INTERNAL_MESSAGE = "The server failed to handle this request; its log says why."
+
+
+class ErrorDetail(msgspec.Struct):
+    """`param` names the field at fault by a dotted path, such as `messages.0.role`; `code` is a stable word for programs."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every reply whose status is 400 or more, and the event that ends a broken stream."""
+
+    error: ErrorDetail
+
+
+def describe(error: BaseException) -> tuple[int, ErrorBody]:
+    """The HTTP status and body for `error`. What Octavo did not raise on purpose is logged with its traceback and told in plain words."""
+    if isinstance(error, OctavoError):
+        if error.status >= 500:
+            logger.warning("%s", error.message)
+        return error.status, ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code))
+    logger.error("unexpected error while handling a request", exc_info=error)
+    return 500, ErrorBody(ErrorDetail(INTERNAL_MESSAGE, OctavoError.type))
+
+
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """`value` as a JSON reply."""
+    return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
+
+
+def error_response(error: BaseException) -> Response:
+    """The reply for `error`. A 401 says how to authenticate; a 413 closes the connection, whose body may be half read."""
+    status, body = describe(error)
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 413: {"Connection": "close"}}.get(status)
+    return json_response(body, status, headers)
+
+
+async def on_octavo_error(request: Request, error: Exception) -> Response:
+    """Exception handler for OctavoError."""
+    return error_response(error)
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Exception handler for what the router itself refuses: no such path, or not this method."""
+    status = int(getattr(error, "status_code", 500))
+    path = request.url.path
+    if status == 404:
+        detail = ErrorDetail(f"There is nothing at {path}.", "not_found_error")
+    elif status == 405:
+        detail = ErrorDetail(f"{path} does not take {request.method}.", "invalid_request_error")
+    else:
+        kind = "invalid_request_error" if status < 500 else OctavoError.type
+        detail = ErrorDetail(str(getattr(error, "detail", "") or f"HTTP {status}"), kind)
+    return json_response(ErrorBody(detail), status, getattr(error, "headers", None))

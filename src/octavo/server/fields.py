@@ -1,0 +1,93 @@
+"""Request fields of OpenAI and vLLM that this version lacks, with the values that mean "off" and are therefore let through.
+
+Clients send many of these routinely as null or at their default; only a value that asks for something is refused. null is always off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Field → values besides null that ask for nothing.
+OffValues = Mapping[str, tuple[Any, ...]]
+
+_SHARED: dict[str, tuple[Any, ...]] = {
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "moderation": (),
+    "prompt_cache_options": ({},),
+    "use_beam_search": (False,),
+    "length_penalty": (1.0,),
+    "early_stopping": (False,),
+    "truncate_prompt_tokens": (),
+    "truncation_side": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "prompt_logprobs": (),
+    "logprob_token_ids": (),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json_object": (False,),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
+    "priority": (0,),
+    "request_id": (),
+    "session_id": (),
+    "cache_salt": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "return_token_offsets": (False,),
+    "return_mm_kwargs": (False,),
+    "routed_experts_prompt_start": (),
+    "kv_transfer_params": (),
+    "ec_transfer_params": (),
+    "vllm_xargs": ({},),
+    "mm_payload": (),
+    "repetition_detection": (),
+    "thinking_token_budget": (),
+    "stream_interval": (1,),
+    "watermarking": (),
+}
+
+COMPLETION_OFF: OffValues = {
+    **_SHARED,
+    "echo": (False,),
+    "suffix": ("",),
+    "prompt_embeds": (),
+}
+
+_CHAT_RENDERING: dict[str, tuple[Any, ...]] = {
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "documents": ([],),
+    "mm_processor_kwargs": ({},),
+    "media_io_kwargs": ({},),
+    "tools": ([],),
+}
+
+CHAT_OFF: OffValues = {
+    **_SHARED,
+    **_CHAT_RENDERING,
+    "echo": (False,),
+    "return_prompt_text": (False,),
+    "tool_choice": ("none",),
+    "functions": ([],),
+    "function_call": ("none",),
+    "reasoning_effort": ("none",),
+    "include_reasoning": (True,),
+    "verbosity": (),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+}
+
+TOKENIZE_OFF: OffValues = dict(_CHAT_RENDERING)
+
+
+def is_off(value: Any, off_values: tuple[Any, ...]) -> bool:
+    """Whether `value` is null or one of `off_values`; 0 is not false, but 1 is 1.0."""
+    return value is None or any(value == off and isinstance(value, bool) == isinstance(off, bool) for off in off_values)

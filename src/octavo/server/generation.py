@@ -1,0 +1,89 @@
+"""What completions and chat share: start the generations of one HTTP request, and collect or stream their outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from octavo.protocol.errors import EngineDeadError, OctavoError
+from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.sampling import SamplingParams
+from octavo.server.context import ServerContext
+from octavo.server.prompts import TokenPrompt
+from octavo.server.requests import Generation
+from octavo.server.responses import Usage
+from octavo.server.streaming import merge, while_connected
+from octavo.server.usage import UsageCounter
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One checked request: its prompts, how to sample, and what its reply is headed with."""
+
+    id: str
+    model: str
+    prompts: list[TokenPrompt]
+    params: SamplingParams
+    include_usage: bool
+    continuous_usage: bool
+    created: int
+
+    @property
+    def choices(self) -> int:
+        """How many choices the reply has, prompt by prompt."""
+        return len(self.prompts) * self.params.n
+
+
+def make_job(
+    ctx: ServerContext, request: Request, body: Generation, prefix: str, prompts: list[TokenPrompt], params: SamplingParams
+) -> Job:
+    """A Job for `body`, whose id is `prefix` and the request's own id."""
+    options = body.stream_options
+    return Job(
+        id=f"{prefix}-{request.state.unique_id}",
+        model=ctx.model_name(body.model),
+        prompts=prompts,
+        params=params,
+        include_usage=bool(options and options.include_usage),
+        continuous_usage=bool(options and options.continuous_usage_stats),
+        created=int(time.time()),
+    )
+
+
+def run(ctx: ServerContext, job: Job, *, stream: bool) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """Outputs of all prompts of `job` with the prompt's index: deltas when `stream`, else one for each prompt.
+
+    Raises EngineDeadError at once when the engine is gone.
+    """
+    if not ctx.llm.is_alive:
+        raise EngineDeadError("The engine has stopped; this server can't answer any more.")
+    single = len(job.prompts) == 1
+    return merge(
+        [
+            ctx.llm.generate(prompt.token_ids, job.params, job.id if single else f"{job.id}-{index}", stream=stream)
+            for index, prompt in enumerate(job.prompts)
+        ]
+    )
+
+
+async def collect(request: Request, ctx: ServerContext, job: Job) -> tuple[list[RequestOutput], Usage]:
+    """The finished output of each prompt, in order, and the usage; given up when the client vanishes."""
+    usage = UsageCounter()
+    outputs: dict[int, RequestOutput] = {}
+    results = run(ctx, job, stream=False)
+
+    async def gather() -> None:
+        async for index, output in results:
+            usage.add(index, output)
+            outputs[index] = output
+
+    try:
+        await while_connected(request, ctx, gather())
+    finally:
+        await results.aclose()
+    if len(outputs) != len(job.prompts):
+        raise OctavoError("The engine ended this request without an answer.")
+    return [outputs[index] for index in range(len(job.prompts))], usage.usage()

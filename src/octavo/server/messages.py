@@ -1,0 +1,142 @@
+"""Chat messages as clients send them, checked and brought into the form that chat templates expect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from octavo.protocol.errors import InvalidRequestError
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+# OpenAI's newer name for instructions from the application; templates know it as the system's.
+_ROLE_NAMES = {"developer": "system"}
+_TEXT_FIELDS = {
+    "name": ROLES,
+    "tool_call_id": ("tool",),
+    "reasoning": ("assistant",),
+    "reasoning_content": ("assistant",),
+}
+# Fields of OpenAI's messages that clients send back as they got them; let through when they hold nothing.
+_EMPTY_FIELDS = ("refusal", "audio", "annotations", "function_call")
+# What `chat_template_kwargs` may not set, because the request's own fields do or because this version lacks it.
+_RESERVED = (
+    "messages",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tools",
+    "documents",
+    "tokenize",
+    "conversation",
+)
+
+
+def normalize(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`messages` with plain text contents, for a chat template.
+
+    Raises InvalidRequestError that names the field, such as `messages.2.content`, for what is malformed or not text.
+    """
+    return [_message(message, f"messages.{index}") for index, message in enumerate(messages)]
+
+
+def check_template_kwargs(kwargs: dict[str, Any] | None) -> dict[str, Any]:
+    """`kwargs` for the chat template. Raises InvalidRequestError for a name that is not free."""
+    for name in kwargs or {}:
+        if name in _RESERVED:
+            path = f"chat_template_kwargs.{name}"
+            raise InvalidRequestError(f"{path}: can't be set here.", param=path)
+    return kwargs or {}
+
+
+def _message(message: dict[str, Any], path: str) -> dict[str, Any]:
+    role = message.get("role")
+    if role is None:
+        raise InvalidRequestError(f"{path}.role: is required.", param=f"{path}.role")
+    if role not in ROLES:
+        shown = repr(role) if isinstance(role, str) else "another kind of value"
+        raise InvalidRequestError(f"{path}.role: must be one of {', '.join(ROLES)}, not {shown:.60}.", param=f"{path}.role")
+    result: dict[str, Any] = {"role": _ROLE_NAMES.get(role, role)}
+    tool_calls = _tool_calls(message.get("tool_calls"), role, f"{path}.tool_calls")
+    for name, value in message.items():
+        field = f"{path}.{name}"
+        if name == "content":
+            result["content"] = _content(value, field, required=not tool_calls)
+        elif name in _TEXT_FIELDS:
+            if value is None:
+                continue
+            if role not in _TEXT_FIELDS[name]:
+                raise InvalidRequestError(f"{field}: a message of role {role} can't have it.", param=field)
+            if not isinstance(value, str):
+                raise InvalidRequestError(f"{field}: must be a string.", param=field)
+            result[name] = value
+        elif name in _EMPTY_FIELDS:
+            if value not in (None, [], ""):
+                raise InvalidRequestError(f"{field} is not supported by this version of Octavo.", param=field)
+        elif name not in ("role", "tool_calls"):
+            raise InvalidRequestError(f"{field}: unknown field.", param=field)
+    if "content" not in result:
+        result["content"] = _content(None, f"{path}.content", required=not tool_calls)
+    if tool_calls:
+        result["tool_calls"] = tool_calls
+    return result
+
+
+def _content(value: Any, path: str, *, required: bool) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        if required:
+            raise InvalidRequestError(f"{path}: is required.", param=path)
+        return ""
+    if not isinstance(value, list):
+        raise InvalidRequestError(f"{path}: must be a string or a list of parts.", param=path)
+    if not value:
+        raise InvalidRequestError(f"{path}: is an empty list.", param=path)
+    return "\n".join(_part(part, f"{path}.{index}") for index, part in enumerate(value))
+
+
+def _part(part: Any, path: str) -> str:
+    if not isinstance(part, dict):
+        raise InvalidRequestError(f"{path}: must be an object.", param=path)
+    kind = part.get("type")
+    if kind != "text":
+        shown = repr(kind) if isinstance(kind, str) else "this"
+        raise InvalidRequestError(f"{path}.type: only text parts are supported, not {shown:.60}.", param=f"{path}.type")
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"{path}.text: must be a string.", param=f"{path}.text")
+    for name in part:
+        if name not in ("type", "text"):
+            raise InvalidRequestError(f"{path}.{name}: unknown field.", param=f"{path}.{name}")
+    return text
+
+
+def _tool_calls(value: Any, role: str, path: str) -> list[dict[str, Any]]:
+    """Earlier tool calls of the assistant, whose arguments templates expect as an object rather than as JSON text."""
+    if value is None or value == []:
+        return []
+    if role != "assistant":
+        raise InvalidRequestError(f"{path}: a message of role {role} can't have it.", param=path)
+    if not isinstance(value, list):
+        raise InvalidRequestError(f"{path}: must be a list.", param=path)
+    return [_tool_call(call, f"{path}.{index}") for index, call in enumerate(value)]
+
+
+def _tool_call(call: Any, path: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or call.get("type", "function") != "function":
+        raise InvalidRequestError(f"{path}: must be an object with type function and a function.", param=path)
+    if not isinstance(function.get("name"), str):
+        raise InvalidRequestError(f"{path}.function.name: must be a string.", param=f"{path}.function.name")
+    field = f"{path}.function.arguments"
+    arguments = function.get("arguments", "{}")
+    try:
+        parsed = json.loads(arguments) if isinstance(arguments, str) else None
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise InvalidRequestError(f"{field}: must be a JSON object as a string.", param=field)
+    result: dict[str, Any] = {"type": "function", "function": {"name": function["name"], "arguments": parsed}}
+    if isinstance(call.get("id"), str):
+        result["id"] = call["id"]
+    return result

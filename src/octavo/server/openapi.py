@@ -1,0 +1,59 @@
+"""openapi.json: what the routes take and give, from the types that check requests and make replies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from octavo.server.errors import ErrorBody
+from octavo.server.requests import Body, schema_of_off_values
+
+REF = "#/components/schemas/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One route for the document: its request and response types, and whether it may stream. None as response is plain text."""
+
+    path: str
+    method: str
+    request: type[Body] | None
+    response: type[msgspec.Struct] | None
+    streams: bool = False
+
+
+def complete(document: dict[str, Any], operations: list[Operation], *, secured: bool) -> dict[str, Any]:
+    """Fills bodies, replies and components into FastAPI's `document`, which knows only the paths."""
+    types: list[Any] = [ErrorBody]
+    for operation in operations:
+        types += [kind for kind in (operation.request, operation.response) if kind is not None and kind not in types]
+    _, schemas = msgspec.json.schema_components(types, ref_template=REF)
+    for kind in types:
+        if issubclass(kind, Body):
+            schemas[kind.__name__]["properties"] |= schema_of_off_values(kind.off_values)
+    components: dict[str, Any] = {"schemas": schemas}
+    if secured:
+        components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"bearer": []}]
+    document["components"] = components
+    for operation in operations:
+        _fill(document["paths"][operation.path][operation.method], operation)
+    return document
+
+
+def _fill(entry: dict[str, Any], operation: Operation) -> None:
+    if operation.request is not None:
+        schema = {"$ref": REF.format(name=operation.request.__name__)}
+        entry["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+    if operation.response is not None:
+        content = {"application/json": {"schema": {"$ref": REF.format(name=operation.response.__name__)}}}
+    if operation.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    failure = {"application/json": {"schema": {"$ref": REF.format(name=ErrorBody.__name__)}}}
+    entry["responses"] = {
+        "200": {"description": "The answer.", "content": content},
+        "default": {"description": "An error.", "content": failure},
+    }

@@ -1,0 +1,107 @@
+"""Prompts as clients send them, checked and turned into token ids that fit the model's context."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.protocol.errors import InvalidRequestError
+from octavo.server.context import ServerContext, Tokenizer
+
+MAX_PROMPTS = 1024
+# Tokenizing this much text takes milliseconds; more goes to a thread, so that other requests' tokens keep flowing.
+INLINE_CHARACTERS = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids, and the request's field that they came from."""
+
+    token_ids: list[int]
+    param: str
+
+
+def split_prompts(value: Any) -> list[tuple[str, str | list[Any]]]:
+    """The prompts in a `prompt` field, each with its dotted path: a string, strings, token ids, or lists of token ids.
+
+    Raises InvalidRequestError for anything else and for empty ones.
+    """
+    if isinstance(value, str):
+        prompts: list[tuple[str, Any]] = [("prompt", value)]
+    elif not isinstance(value, list):
+        raise InvalidRequestError("prompt: must be a string, a list of strings, or token ids.", param="prompt")
+    elif value and isinstance(value[0], int):
+        prompts = [("prompt", value)]
+    else:
+        prompts = [(f"prompt.{index}", prompt) for index, prompt in enumerate(value)]
+    if not prompts:
+        raise InvalidRequestError("prompt: is empty.", param="prompt")
+    if len(prompts) > MAX_PROMPTS:
+        raise InvalidRequestError(f"prompt: may hold at most {MAX_PROMPTS} prompts, not {len(prompts)}.", param="prompt")
+    kind = type(prompts[0][1])
+    for path, prompt in prompts:
+        if not isinstance(prompt, (str, list)) or type(prompt) is not kind:
+            raise InvalidRequestError(f"{path}: must be a string or a list of token ids, and all prompts alike.", param=path)
+        if not prompt:
+            raise InvalidRequestError(f"{path}: is empty.", param=path)
+    return prompts
+
+
+async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    """Token ids of `text`; long ones are encoded in a thread."""
+    if len(text) <= INLINE_CHARACTERS:
+        return tokenizer.encode(text, add_special_tokens)
+    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+
+
+async def tokenize_prompts(ctx: ServerContext, value: Any, add_special_tokens: bool) -> list[TokenPrompt]:
+    """The token ids of each prompt in a `prompt` field. Raises InvalidRequestError for one that is empty, too long or out of range."""
+    prompts = []
+    for path, prompt in split_prompts(value):
+        token_ids = await encode(ctx.llm.tokenizer, prompt, add_special_tokens) if isinstance(prompt, str) else prompt
+        check_fits(token_ids, ctx.llm.info.max_model_len, path)
+        if isinstance(prompt, list):
+            check_token_ids(token_ids, ctx.llm.info.vocab_size, path)
+        prompts.append(TokenPrompt(token_ids, path))
+    return prompts
+
+
+def check_token_ids(token_ids: list[Any], vocab_size: int, path: str) -> None:
+    """Raises InvalidRequestError that names the first of `token_ids` that is no token of the model."""
+    for index, token_id in enumerate(token_ids):
+        if type(token_id) is not int:
+            raise InvalidRequestError(f"{path}.{index}: must be a token id.", param=f"{path}.{index}")
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(
+                f"{path}.{index}: token id {_short(token_id)} is outside the model's vocabulary of {vocab_size}.", param=f"{path}.{index}"
+            )
+
+
+def check_fits(token_ids: list[int], max_model_len: int, param: str) -> None:
+    """Raises InvalidRequestError unless `token_ids` leave room for one more token in the context."""
+    if not token_ids:
+        raise InvalidRequestError(f"{param}: gives no tokens.", param=param)
+    if len(token_ids) >= max_model_len:
+        raise InvalidRequestError(
+            f"{param}: has {len(token_ids)} tokens, but the model's context of {max_model_len} tokens must hold the prompt and at least "
+            "one token of output.",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def check_room(prompts: list[TokenPrompt], max_tokens: int, max_model_len: int, param: str) -> None:
+    """Raises InvalidRequestError when `max_tokens`, which the client asked for, don't fit behind the longest of `prompts`."""
+    longest = max(len(prompt.token_ids) for prompt in prompts)
+    if longest + max_tokens > max_model_len:
+        raise InvalidRequestError(
+            f"{param}: {max_tokens} tokens of output and {longest} of prompt make {longest + max_tokens}, but the model's context is "
+            f"{max_model_len} tokens.",
+            param=param,
+            code="context_length_exceeded",
+        )
+
+
+def _short(number: int) -> str:
+    return str(number) if abs(number) < 10**20 else "(a huge number)"

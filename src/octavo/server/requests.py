@@ -1,0 +1,150 @@
+"""What clients send: the request bodies, with the limits of every field. Absent and null mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+from octavo.server.fields import CHAT_OFF, COMPLETION_OFF, TOKENIZE_OFF, OffValues
+
+INT32_MAX = 2**31 - 1
+# One unit inside the 64-bit range: what passes to the engine is msgpack, and floats near the edge must not round past it.
+SEED_MAX = 2**63 - 1
+MAX_STOP_STRINGS = 64
+MAX_N = 128
+
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
+        _IDS,
+        {"type": "array", "items": _IDS, "minItems": 1},
+    ]
+}
+_TEXT_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+MESSAGE_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART, "minItems": 1}, {"type": "null"}]},
+        "name": {"type": "string"},
+        "tool_call_id": {"type": "string"},
+        "tool_calls": {"type": "array", "items": {"type": "object"}},
+        "reasoning": {"type": "string"},
+        "reasoning_content": {"type": "string"},
+    },
+    "required": ["role"],
+}
+
+NonEmpty = Annotated[str, Meta(min_length=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+Messages = Annotated[list[dict[str, Any]], Meta(min_length=1, extra_json_schema={"items": MESSAGE_SCHEMA})]
+
+
+class Body(Struct, forbid_unknown_fields=True):
+    """A request body. `off_values` are the fields that this version lacks, each with the values that are let through."""
+
+    off_values: ClassVar[OffValues] = {}
+
+    model: str | None = None
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    """`include_usage` adds a last chunk with the usage; `continuous_usage_stats` puts the usage so far on every chunk;
+    `include_obfuscation` is OpenAI's padding of chunks, which never changes the text and is not done here.
+    """
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Generation(Body):
+    """What completions and chat have in common: sampling, streaming, and OpenAI's fields that can't change the text."""
+
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=SEED_MAX)] | None = None
+    stop: NonEmpty | Annotated[list[NonEmpty], Meta(max_length=MAX_STOP_STRINGS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=INT32_MAX)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    store: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+
+
+class CompletionRequest(Generation, kw_only=True):
+    """POST /v1/completions. `prompt` is a string, a list of strings, a list of token ids, or a list of such lists."""
+
+    off_values: ClassVar[OffValues] = COMPLETION_OFF
+
+    prompt: Annotated[Any, Meta(extra_json_schema=PROMPT_SCHEMA)]
+    logprobs: Annotated[int, Meta(ge=0)] | None = None
+    best_of: Annotated[int, Meta(ge=1)] | None = None
+
+
+class ChatRequest(Generation, kw_only=True):
+    """POST /v1/chat/completions. `max_completion_tokens` wins over the older `max_tokens`."""
+
+    off_values: ClassVar[OffValues] = CHAT_OFF
+
+    messages: Messages
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=INT32_MAX)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+
+
+class TokenizeRequest(Body, kw_only=True):
+    """POST /tokenize, with either a `prompt` or chat `messages`."""
+
+    off_values: ClassVar[OffValues] = TOKENIZE_OFF
+
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeRequest(Body, kw_only=True):
+    """POST /detokenize."""
+
+    tokens: list[Annotated[int, Meta(ge=0)]]
+
+
+def schema_of_off_values(off_values: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """JSON schema properties for fields that are accepted only with a value that turns them off."""
+    return {
+        name: {"enum": [None, *values], "description": "Not supported by this version: accepted only with a value that asks for nothing."}
+        for name, values in off_values.items()
+    }

@@ -1,0 +1,181 @@
+"""What clients get: OpenAI's response shapes. Whole replies keep their nulls; stream chunks leave out what is UNSET."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class PromptTokensDetails(Struct):
+    """Of the prompt's tokens, how many were found in the prefix cache."""
+
+    cached_tokens: int = 0
+
+
+class Usage(Struct):
+    """Token counts of a request. A prompt counts once however many choices it has."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionLogprobs(Struct):
+    """One entry a token. `text_offset` counts characters from the start of the choice's text; `top_logprobs` hold the sampled token too."""
+
+    text_offset: list[int]
+    token_logprobs: list[float]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float]]
+
+
+class CompletionChoice(Struct):
+    """One choice of a completion, or a piece of one.
+
+    `stop_reason` is the stop string or stop token id that ended it, null for the model's own end token.
+    """
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class Completion(Struct):
+    """A completion, or a chunk of a streamed one."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | None = None
+    object: str = "text_completion"
+
+
+class TopLogprob(Struct):
+    """One candidate at a position. `bytes` are the token's own, which need not be whole characters."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(Struct):
+    """The sampled token at a position, and the most likely ones in falling order."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct):
+    """Logprobs of a chat choice, one entry a token."""
+
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class ChatMessage(Struct):
+    """What the model said."""
+
+    role: str
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(Struct):
+    """One choice of a chat completion."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class ChatCompletion(Struct):
+    """A chat completion."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | None = None
+    object: str = "chat.completion"
+
+
+class Delta(Struct):
+    """What a chunk adds to a message: the role first, then content, and nothing in the last."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(Struct):
+    """A piece of one chat choice."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+
+
+class ChatChunk(Struct):
+    """One event of a streamed chat completion."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | None = None
+    object: str = "chat.completion.chunk"
+
+
+class ModelCard(Struct):
+    """One served model. `root` is where it was loaded from, `max_model_len` its context in tokens."""
+
+    id: str
+    created: int
+    root: str
+    max_model_len: int
+    object: str = "model"
+    owned_by: str = "octavo"
+    parent: None = None
+
+
+class ModelList(Struct):
+    """The served models."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+class Tokens(Struct):
+    """The answer of /tokenize. `token_strs` are the tokens as text, when asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Prompt(Struct):
+    """The answer of /detokenize."""
+
+    prompt: str
+
+
+class Version(Struct):
+    """The answer of /version."""
+
+    version: str
+
+
+class Health(Struct):
+    """The answer of /health while the engine lives: an empty object."""

@@ -1,0 +1,195 @@
+"""One server process from start to exit: bind, load, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from octavo._version import __version__
+from octavo.config.engine import EngineConfig
+from octavo.config.server import ServerOptions
+from octavo.protocol.errors import OctavoError
+from octavo.server.app import build_app
+from octavo.server.context import ServerContext
+from octavo.server.metrics import Metrics
+
+if TYPE_CHECKING:
+    from octavo.api.async_llm import AsyncLLM
+
+logger = logging.getLogger("octavo.server")
+
+BACKLOG = 2048
+# After the engine's death: how long clients may still read their errors and probes see the 503, before the process exits.
+DEATH_SECONDS = 1.0
+# What uvicorn waits for connections to close, beyond the time that running requests have.
+CLOSE_SECONDS = 2.0
+
+
+def serve(config: EngineConfig, options: ServerOptions) -> int:
+    """Serves the model of `config` until a signal or the engine's death, and returns the process's exit code.
+
+    The port is taken before the model is loaded, so that one in use fails at once (1). A model that can't be loaded is 1, the engine's
+    death 1, SIGINT or SIGTERM 0. Errors are one sentence on stderr.
+    """
+    try:
+        listener = bind(options.host, options.port)
+    except OSError as error:
+        return _fail(f"can't listen on {options.host} port {options.port}: {error.strerror or error}")
+    with listener:
+        return asyncio.run(_Process(config, options, listener).run())
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises OSError."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if sys.platform != "win32":
+            # Lets a restarted server take the port that its forerunner's closed connections still linger on.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        # Without listening, a second server could bind the same port and fail only after loading its model.
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def url(listener: socket.socket) -> str:
+    """Where a client on this machine reaches `listener`."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _fail(message: str) -> int:
+    print(f"octavo: {message}", file=sys.stderr, flush=True)
+    return 1
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its own signal handling: it would raise the signal again after a clean exit."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Process:
+    """The life of one server. The first signal drains, a second one stops at once."""
+
+    def __init__(self, config: EngineConfig, options: ServerOptions, listener: socket.socket) -> None:
+        self._config = config
+        self._options = options
+        self._listener = listener
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> int:
+        """Loads, serves and returns the exit code."""
+        with self._signals():
+            try:
+                metrics = Metrics()
+                llm = await self._load(metrics)
+            except OctavoError as error:
+                return _fail(error.message)
+            if llm is None:
+                return 0
+            try:
+                return await self._serve(llm, metrics)
+            finally:
+                await llm.close()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handled = (signal.SIGINT, signal.SIGTERM)
+        for number in handled:
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        (self._stop_now if self._stop.is_set() else self._stop).set()
+
+    async def _load(self, metrics: Metrics) -> AsyncLLM | None:
+        """The model, or None if a signal came first."""
+        from octavo.api.async_llm import AsyncLLM
+
+        starting = asyncio.create_task(AsyncLLM.start(self._config, recorder=metrics, chat_template=self._options.chat_template))
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return None
+
+    async def _serve(self, llm: AsyncLLM, metrics: Metrics) -> int:
+        options = self._options
+        app = build_app(llm, options, metrics)
+        server = _Uvicorn(
+            uvicorn.Config(
+                app,
+                log_level=options.uvicorn_log_level,
+                access_log=options.access_log,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=int(options.shutdown_timeout + CLOSE_SECONDS + 1),
+            )
+        )
+        context: ServerContext = app.state.context
+        serving = asyncio.create_task(server.serve(sockets=[self._listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        names = ", ".join(context.model_names)
+        print(f"Octavo {__version__} serves {names} at {url(self._listener)} (API docs at /docs)", flush=True)
+        dead = asyncio.create_task(llm.wait_dead())
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((serving, dead, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if serving.done():
+            dead.cancel()
+            serving.result()
+            return _fail("the HTTP server ended unexpectedly")
+        code = await self._on_death(server, serving) if dead.done() else await self._drain(server, serving, context, dead)
+        dead.cancel()
+        return code
+
+    async def _on_death(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> int:
+        _fail("the engine has died; every waiting client was told, and the server exits")
+        await asyncio.wait((serving,), timeout=DEATH_SECONDS)
+        await self._end(server, serving)
+        return 1
+
+    async def _drain(self, server: uvicorn.Server, serving: asyncio.Task[None], context: ServerContext, dead: asyncio.Task[None]) -> int:
+        """Takes no new connections, lets running requests finish for a while, then ends the rest."""
+        server.should_exit = True
+        now = asyncio.create_task(self._stop_now.wait())
+        await asyncio.wait((serving, now, dead), timeout=self._options.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)
+        now.cancel()
+        context.closing.set()
+        await self._end(server, serving)
+        return 1 if dead.done() else 0
+
+    async def _end(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+        """Ends uvicorn; connections that are still open after a moment are cut."""
+        server.should_exit = True
+        _, pending = await asyncio.wait((serving,), timeout=CLOSE_SECONDS)
+        if pending:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)

@@ -1,0 +1,50 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.protocol.errors import InvalidRequestError
+from octavo.server.body import parse, read_json_object
+from octavo.server.chat import render
+from octavo.server.context import ServerContext
+from octavo.server.errors import json_response
+from octavo.server.prompts import check_token_ids, encode
+from octavo.server.requests import DetokenizeRequest, TokenizeRequest
+from octavo.server.responses import Prompt, Tokens
+
+
+async def tokenize(ctx: ServerContext, request: Request) -> Response:
+    """Answers with the token ids of a prompt, or of messages through the chat template. Text may be longer than the context."""
+    body = parse(await read_json_object(request, ctx.options.max_body_bytes), TokenizeRequest)
+    ctx.model_name(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("prompt: give either prompt or messages.", param="prompt")
+    if body.messages is not None:
+        token_ids = await render(
+            ctx,
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt is not False,
+            add_special_tokens=bool(body.add_special_tokens),
+            template_kwargs=body.chat_template_kwargs,
+        )
+    else:
+        assert body.prompt is not None
+        for name in ("add_generation_prompt", "chat_template_kwargs"):
+            if getattr(body, name) is not None:
+                raise InvalidRequestError(f"{name}: goes with messages, not with prompt.", param=name)
+        token_ids = await encode(ctx.llm.tokenizer, body.prompt, body.add_special_tokens is not False)
+    texts = [ctx.llm.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None
+    return json_response(Tokens(len(token_ids), ctx.llm.info.max_model_len, token_ids, texts))
+
+
+async def detokenize(ctx: ServerContext, request: Request) -> Response:
+    """Answers with the text of token ids, special tokens included."""
+    body = parse(await read_json_object(request, ctx.options.max_body_bytes), DetokenizeRequest)
+    ctx.model_name(body.model)
+    check_token_ids(body.tokens, ctx.llm.info.vocab_size, "tokens")
+    text = await asyncio.to_thread(ctx.llm.tokenizer.decode, body.tokens, False)
+    return json_response(Prompt(text))
