@@ -90,11 +90,7 @@ class Sample:
         """Detokenizes; True if a stop string came up, which then ends the sample. None counts before `min_tokens`."""
         if self._detokenizer is None:
             return False
-        text = self._detokenizer.push(token_ids)
-        if len(self.token_ids) <= self._sampling.min_tokens:
-            self._emit(text)
-            return False
-        return self._check(text)
+        return self._check(self._detokenizer.push(token_ids), may_stop=len(self.token_ids) > self._sampling.min_tokens)
 
     def _flush(self) -> bool:
         """Releases what was held back; True if a stop string came up in it."""
@@ -103,8 +99,8 @@ class Sample:
         self._emit(self._stop.flush())
         return False
 
-    def _check(self, text: str) -> bool:
-        emit, stopped = self._stop.push(text)
+    def _check(self, text: str, *, may_stop: bool = True) -> bool:
+        emit, stopped = self._stop.push(text, check=may_stop)
         self._emit(emit)
         if stopped is not None:
             self.finish_reason, self.stop_reason = "stop", stopped

@@ -1,0 +1,123 @@
+"""A request's tokens and logprobs are the same bits alone, batched, chunked, preempted, and on any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from workload import PROMPTS, bits, greedy, prompts, run, run_alone, seeded
+
+from octavo import LLM, SamplingParams
+
+Bits = list[tuple[object, ...]]
+KINDS: dict[str, Callable[[], list[SamplingParams]]] = {"greedy": greedy, "seeded": seeded}
+
+
+@pytest.fixture(scope="module")
+def model(fixtures_dir: Path) -> str:
+    return str(fixtures_dir / "tiny-llama")
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def case(request: pytest.FixtureRequest, model: str) -> Iterator[tuple[list[SamplingParams], Bits]]:
+    """Parameters, and what each request gives alone."""
+    params = KINDS[request.param]()
+    with LLM(model, quiet=True) as llm:
+        yield params, run_alone(llm, params)
+
+
+def together(model: str, params: list[SamplingParams], **options: Any) -> Bits:
+    """All requests in one batch."""
+    with LLM(model, quiet=True, **options) as llm:
+        return run(llm, params)
+
+
+def test_the_workload_is_mixed() -> None:
+    lengths = sorted(map(len, prompts()))
+    assert len(lengths) == PROMPTS
+    assert lengths[0] <= 4
+    assert lengths[-1] >= 200
+
+
+@pytest.mark.parametrize("budget", [16, 64, 512])
+def test_together_as_alone_at_every_token_budget(model: str, case: tuple[list[SamplingParams], Bits], budget: int) -> None:
+    params, alone = case
+    assert together(model, params, max_num_batched_tokens=budget) == alone
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_preemption_changes_nothing(model: str, kind: str) -> None:
+    """Requests that grow to many times what they came with, in a pool that holds little more than the longest of them."""
+    params = [msgspec.structs.replace(each, max_tokens=40 + index) for index, each in enumerate(KINDS[kind]())]
+    short = [prompt[:40] for prompt in prompts()]
+    with LLM(model, quiet=True) as llm:
+        alone = [bits(llm.generate(prompt, each, use_tqdm=False))[0] for prompt, each in zip(short, params, strict=True)]
+    with LLM(model, quiet=True, num_gpu_blocks_override=80, block_size=2) as llm:
+        together = bits(llm.generate(short, params, use_tqdm=False))
+        assert llm._core.stats().preemptions >= 20
+    assert together == alone
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_any_number_of_threads(model: str, case: tuple[list[SamplingParams], Bits], threads: int) -> None:
+    params, alone = case
+    assert together(model, params, threads=threads) == alone
+
+
+@pytest.mark.parametrize("seats", [1, 7])
+def test_any_number_of_seats(model: str, case: tuple[list[SamplingParams], Bits], seats: int) -> None:
+    params, alone = case
+    assert together(model, params, max_num_seqs=seats) == alone
+
+
+def test_any_order(model: str, case: tuple[list[SamplingParams], Bits]) -> None:
+    params, alone = case
+    with LLM(model, quiet=True) as llm:
+        outputs = llm.generate(prompts()[::-1], params[::-1], use_tqdm=False)
+    assert bits(outputs)[::-1] == alone
+
+
+def test_samples_of_one_prompt_are_as_their_seeds_alone(model: str) -> None:
+    """Sample i of `n` draws with `seed + i`."""
+    prompt = prompts()[3]
+    with LLM(model, quiet=True) as llm:
+        many = llm.generate(prompt, SamplingParams(n=4, seed=11, max_tokens=12), use_tqdm=False)[0]
+        for sample in many.outputs:
+            single = llm.generate(prompt, SamplingParams(seed=11 + sample.index, max_tokens=12), use_tqdm=False)[0]
+            assert single.outputs[0].token_ids == sample.token_ids
+        assert len({tuple(sample.token_ids) for sample in many.outputs}) > 1
+
+
+def test_utilisation_of_blocks(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """At most block_size − 1 slots of a running request are unused."""
+    shares = []
+    with LLM(model, quiet=True) as llm:
+        scheduler = llm._core._scheduler
+        step = llm._core.step
+
+        def measured() -> list[Any]:
+            outputs = step()
+            for request in scheduler._running.values():
+                assert 0 <= request.table.num_slots - request.num_computed < 16
+            stats = llm._core.stats()
+            if stats.blocks_used:
+                shares.append(stats.tokens_held / (stats.blocks_used * 16))
+            return outputs
+
+        llm._core.step = measured  # type: ignore[method-assign]
+        run(llm, greedy())
+        assert llm._core.stats().blocks_used == 0
+    with capsys.disabled():
+        print(f"\nKV cache utilisation of the 64-request run: mean {sum(shares) / len(shares):.1%}, lowest {min(shares):.1%}")
+
+
+@pytest.mark.model
+def test_default_model_together_as_alone(smollm2_path: Path) -> None:
+    made = [[(start * 37 + place * 101) % 49000 + 100 for place in range(length)] for start, length in enumerate((1, 5, 17, 40, 130, 220))]
+    params = [SamplingParams(temperature=0.0 if index % 2 else 0.8, seed=index, max_tokens=8, logprobs=2) for index in range(len(made))]
+    with LLM(str(smollm2_path), quiet=True, max_model_len=512, max_num_batched_tokens=64) as llm:
+        batched = bits(llm.generate(made, params, use_tqdm=False))
+        assert batched == [bits(llm.generate(prompt, each, use_tqdm=False))[0] for prompt, each in zip(made, params, strict=True)]
