@@ -149,7 +149,8 @@ def engine_config(model: str, values: dict[str, Any], *, seed: int | None = ENGI
 
 def sampling_values(values: dict[str, Any]) -> dict[str, Any]:
     """The sampling parameters that were given, by SamplingParams' names."""
-    return {name: values[name] for name in SAMPLING_FLAGS if values.get(name) not in (None, [])}
+    given = {name: values[name] for name in SAMPLING_FLAGS if values.get(name) not in (None, [], ())}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 
 _RENAMED = {"num_blocks_override": "num_gpu_blocks_override", "max_body_bytes": "max_body_size", "uvicorn_log_level": "log_level"}

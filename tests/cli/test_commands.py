@@ -1,0 +1,91 @@
+"""The commands that need no model, and how all of them start and end."""
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import octavo
+from octavo.cli.main import main
+from octavo.protocol.errors import ModelLoadError
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "octavo", *args], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_version():
+    assert run("--version").stdout == f"octavo {octavo.__version__}\n"
+    assert run("version").stdout == f"{octavo.__version__}\n"
+
+
+def test_the_console_script_is_the_same_command():
+    script = Path(sys.executable).with_name("octavo")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"octavo {octavo.__version__}\n"
+
+
+def test_help_lists_the_commands():
+    done = run("--help")
+    assert done.returncode == 0
+    for command in ("serve", "pull", "chat", "complete", "env", "version"):
+        assert command in done.stdout
+
+
+def test_help_and_version_load_nothing_heavy():
+    heavy = {"numpy", "fastapi", "uvicorn", "tokenizers", "zmq", "jinja2", "huggingface_hub", "gguf"}
+    code = (
+        "import sys; from octavo.cli.main import main\n"
+        "try: main(['serve', '--help'])\n"
+        "except SystemExit: pass\n"
+        f"print(sorted({{m.split('.')[0] for m in sys.modules}} & {heavy}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_env_says_what_a_bug_report_needs():
+    lines = dict(line.split(None, 1) for line in run("env").stdout.splitlines())
+    assert lines["octavo"] == octavo.__version__
+    assert lines["python"].startswith(".".join(map(str, sys.version_info[:3])))
+    assert int(lines["cores"].split()[0]) >= 1
+    assert {"system", "processor", "memory", "numpy", "tokenizers"} <= lines.keys()
+
+
+@pytest.mark.parametrize("args", [[], ["no-such-command"], ["pull"], ["--no-such-flag"]])
+def test_wrong_usage_ends_with_2(args: list[str]):
+    assert run(*args).returncode == 2
+
+
+@pytest.fixture
+def pull(monkeypatch, capsys):
+    """Runs `octavo pull ARGS` over a stand-in for resolve_model; returns (exit code, stdout, stderr, what it was asked for)."""
+
+    def run(*args: str):
+        asked = []
+
+        def resolve_model(name, *, revision=None, download_dir=None):
+            asked.append((name, revision, download_dir))
+            if name == "nothing":
+                raise ModelLoadError("nothing: no such model")
+            return Path("/models/x.gguf")
+
+        module = types.ModuleType("octavo.loading.resolve")
+        module.resolve_model = resolve_model  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "octavo.loading.resolve", module)
+        with pytest.raises(SystemExit) as exit:
+            main(["pull", *args])
+        said = capsys.readouterr()
+        return exit.value.code, said.out, said.err, asked
+
+    return run
+
+
+def test_pull_prints_where_the_model_lies(pull):
+    assert pull("smollm2", "--revision", "r", "--download-dir", "d") == (0, "/models/x.gguf\n", "", [("smollm2", "r", "d")])
+
+
+def test_pull_of_a_model_that_can_not_be_had_is_one_sentence(pull):
+    assert pull("nothing") == (1, "", "octavo: nothing: no such model\n", [("nothing", None, None)])

@@ -1,0 +1,58 @@
+"""vLLM's flags that Octavo does not offer are refused by name, never accepted and ignored."""
+
+import pytest
+
+from octavo.cli.main import main
+from octavo.cli.refused import ALWAYS_ON, REFUSED, UsageError, without_refused
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.flag)
+def test_each_is_refused_by_name(refused):
+    args = [refused.flag] if refused.switch else [refused.flag, "something"]
+    for spelled in [args, ["=".join(args)]] if not refused.switch else [args]:
+        with pytest.raises(UsageError, match=rf"^{refused.flag} is not supported by this version of Octavo"):
+            without_refused(["model", *spelled, "--port", "1"])
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.flag)
+def test_asking_for_what_octavo_does_anyway_is_fine(refused):
+    for value in refused.harmless:
+        assert without_refused([refused.flag, value, "model"]) == ["model"]
+        assert without_refused([f"{refused.flag}={value}", "model"]) == ["model"]
+    if refused.switch:
+        assert without_refused(["--no-" + refused.flag[2:], "model"]) == ["model"]
+
+
+@pytest.mark.parametrize("flag", ALWAYS_ON)
+def test_what_is_always_on_can_be_asked_for_but_not_switched_off(flag):
+    assert without_refused([flag, "model"]) == ["model"]
+    with pytest.raises(UsageError, match="--no-"):
+        without_refused(["--no-" + flag[2:]])
+
+
+@pytest.mark.parametrize("args", [["-tp", "2"], ["--tensor_parallel_size", "2"], ["--tensor_parallel_size=2"], ["--tensor-parallel-size"]])
+def test_other_spellings(args):
+    with pytest.raises(UsageError, match="--tensor-parallel-size"):
+        without_refused(args)
+
+
+def test_other_arguments_pass_untouched():
+    assert without_refused(["a_b", "--port", "1", "-m", "x", "--", "--enable-lora"]) == [
+        "a_b",
+        "--port",
+        "1",
+        "-m",
+        "x",
+        "--",
+        "--enable-lora",
+    ]
+    assert without_refused(["--max_model_len=8", "--max_num_seqs", "4"]) == ["--max-model-len=8", "--max-num-seqs", "4"]
+
+
+def test_the_command_exits_with_2(capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(["serve", "smollm2", "--tensor-parallel-size", "2"])
+    assert exit.value.code == 2
+    said = capsys.readouterr()
+    assert said.err == "octavo serve: --tensor-parallel-size is not supported by this version of Octavo: it runs on one device\n"
+    assert said.out == ""

@@ -1,0 +1,150 @@
+"""Every flag of `octavo serve` reaches a field of EngineConfig or ServerOptions, and every field has a flag."""
+
+import inspect
+import sys
+import types
+from dataclasses import fields
+
+import pytest
+
+from octavo.cli.flags import flag_name
+from octavo.cli.main import main
+from octavo.cli.refused import REFUSED
+from octavo.cli.serve import serve
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config.server import ServerOptions
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Runs `octavo serve ARGS` with a server that only notes what it was started with; returns (exit code, config, options)."""
+    started = []
+
+    def run_server(config, options):
+        started.append((config, options))
+        return 3
+
+    module = types.ModuleType("octavo.server.run")
+    module.serve = run_server  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "octavo.server.run", module)
+    monkeypatch.delenv("OCTAVO_API_KEY", raising=False)
+
+    def run(*args):
+        started.clear()
+        with pytest.raises(SystemExit) as exit:
+            main(["serve", *args])
+        return (exit.value.code, *(started[0] if started else (None, None)))
+
+    return run
+
+
+def test_defaults_are_the_configuration_s_own(run):
+    assert run() == (3, EngineConfig(), ServerOptions())
+
+
+def test_every_flag_reaches_its_field(run):
+    code, config, options = run(
+        *["m", "--revision", "r", "--download-dir", "d", "--max-model-len", "99", "--generation-config", "vllm"],
+        *["--block-size", "32", "--gpu-memory-utilization", "0.25", "--kv-cache-memory", "2GiB", "--num-gpu-blocks-override", "7"],
+        *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "reference", "--threads", "2", "--seed", "5"],
+        *[
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "0",
+            "--api-key",
+            "k1",
+            "--api-key",
+            "k2",
+            "--served-model-name",
+            "n1",
+            "--served-model-name",
+            "n2",
+        ],
+        *["--max-body-size", "1MiB", "--max-logprobs", "5", "--chat-template", "t", "--response-role", "bot", "--allowed-origins", "*"],
+        *["--root-path", "/x", "--log-level", "debug", "--access-log", "--shutdown-timeout", "1.5"],
+    )
+    assert code == 3
+    assert config == EngineConfig(
+        model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm"),
+        cache=CacheConfig(32, 0.25, 2 * 2**30, 7),
+        scheduler=SchedulerConfig(64, 3),
+        backend=BackendConfig("reference", 2),
+        seed=5,
+    )
+    assert options == ServerOptions(
+        host="0.0.0.0",
+        port=0,
+        api_key=("k1", "k2"),
+        served_model_name=("n1", "n2"),
+        max_body_bytes=2**20,
+        max_logprobs=5,
+        chat_template="t",
+        response_role="bot",
+        allowed_origins=("*",),
+        root_path="/x",
+        uvicorn_log_level="debug",
+        access_log=True,
+        shutdown_timeout=1.5,
+    )
+    # Each value above differs from its default, so a flag that went nowhere would show; and no field is without one.
+    for part, default in [
+        (config.model, ModelConfig()),
+        (config.cache, CacheConfig()),
+        (config.scheduler, SchedulerConfig()),
+        (config.backend, BackendConfig()),
+        (config, EngineConfig()),
+        (options, ServerOptions()),
+    ]:
+        for field in fields(part):
+            assert getattr(part, field.name) != getattr(default, field.name), field.name
+
+
+def test_every_parameter_is_a_field():
+    kinds = (ModelConfig, CacheConfig, SchedulerConfig, BackendConfig, ServerOptions)
+    known = {field.name for kind in kinds for field in fields(kind)} | {"seed"}
+    assert set(inspect.signature(serve).parameters) - {"ctx", "model_option"} == known
+
+
+def test_vllm_s_other_spellings(run):
+    _, config, options = run(
+        "--model", "m", "--kv-cache-memory-bytes", "1024", "--uvicorn-log-level", "error", "--allowed-origins", '["a", "b"]'
+    )
+    assert (config.model.model, config.cache.kv_cache_memory) == ("m", 1024)
+    assert (options.uvicorn_log_level, options.allowed_origins) == ("error", ("a", "b"))
+
+
+def test_keys_from_the_environment(run, monkeypatch):
+    monkeypatch.setenv("OCTAVO_API_KEY", "k1, k2")
+    assert run()[2].api_key == ("k1", "k2")
+    assert run("--api-key", "k3")[2].api_key == ("k3",)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--block-size", "17"], 1, "octavo: --block-size must be a power of two"),
+        (["--kv-cache-memory", "0"], 1, "octavo: --kv-cache-memory must be over 0"),
+        (["--num-gpu-blocks-override", "0"], 1, "octavo: --num-gpu-blocks-override must be at least 1"),
+        (["--port", "70000"], 1, "octavo: --port must be from 0 to 65535"),
+        (["--log-level", "loud"], 1, "octavo: --log-level must be one of"),
+        (["--max-body-size", "0"], 1, "octavo: --max-body-size must be at least 1"),
+        (["--allowed-origins", "[1]"], 1, "octavo: --allowed-origins must be an origin"),
+        (["--backend", "abacus"], 1, "octavo: --backend must be one of"),
+        (["--kv-cache-memory", "lots"], 2, "'lots' is not a size"),
+        (["--port", "x"], 2, "--port"),
+        (["--no-such-flag"], 2, "--no-such-flag"),
+        (["a", "--model", "b"], 2, "two models"),
+        (["a", "b"], 2, "b"),
+    ],
+)
+def test_a_bad_value_is_named_and_nothing_starts(run, capsys, args, code, message):
+    assert run(*args) == (code, None, None)
+    said = " ".join(capsys.readouterr().err.replace("│", "").split())  # as one line, whatever box it was drawn in
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_no_flag_is_both_offered_and_refused():
+    offered = {flag_name(name) for name in inspect.signature(serve).parameters}
+    assert not offered & {refused.flag for refused in REFUSED}
