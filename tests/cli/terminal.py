@@ -46,7 +46,7 @@ class Terminal:
         return found
 
     def press(self, keys: str, wanted: str) -> None:
-        """Types `keys` until `wanted` shows up: a signal that comes just before the program waits for input is seen only at the next key."""
+        """Types `keys` until `wanted` shows up: a signal just before the program waits for input is seen only at the next key."""
         while self.text.find(wanted, self._seen) < 0 and time.monotonic() < self._deadline:
             self.type(keys)
             if select.select([self._master], [], [], 0.5)[0]:
