@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import gguf
 import numpy as np
 import pytest
+from hub_server import Hub
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +39,56 @@ def small_gguf(tmp_path_factory):
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+@pytest.fixture
+def hub():
+    server = Hub()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def resolve(tmp_path, hub):
+    """Resolves names in one fresh process each time, since the hub's library reads its environment once."""
+
+    def run(*calls, **environment):
+        settings = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("HF_")},
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_HUB_ETAG_TIMEOUT": "5",
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "OCTAVO_CACHE": str(tmp_path / "cache"),
+            **environment,
+        }
+        wanted = [{"name": call} if isinstance(call, str) else call for call in calls]
+        result = subprocess.run(
+            [sys.executable, "-W", "error", "-c", RESOLVE, json.dumps(wanted)],
+            env=settings,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert result.returncode == 0, result.stderr
+        run.stderr = result.stderr
+        return [answer["path"] or answer["error"] for answer in json.loads(result.stdout)]
+
+    return run
+
+
+RESOLVE = """
+import json, sys
+from octavo.loading.progress import ConsoleProgress
+from octavo.loading.resolve import resolve_model
+from octavo.protocol.errors import ModelLoadError
+answers = []
+for call in json.loads(sys.argv[1]):
+    try:
+        answers.append({"path": str(resolve_model(**call, progress=ConsoleProgress())), "error": None})
+    except ModelLoadError as error:
+        answers.append({"path": None, "error": error.message})
+print(json.dumps(answers))
+"""

@@ -55,11 +55,7 @@ def pull_from_hub(
     try:
         info = _fetch_info(model, revision)
     except _UnreachableError as error:
-        snapshot = _cached_snapshot(model, revision, download_dir)
-        if snapshot is None:
-            raise ModelLoadError(f"{model.repository} is not in the cache, and {error}") from error
-        names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
-        return _path_in(snapshot, _choose_files(model, names))
+        return _resolve_cached(model, revision, download_dir, str(error))
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
     chosen = _choose_files(model, list(sizes))
     total = sum(sizes[name] for name in chosen)
@@ -94,6 +90,37 @@ def _download(
             return Path(snapshot_download(model.repository, revision=revision, cache_dir=download_dir, allow_patterns=patterns))
     except _UnreachableError as error:
         raise ModelLoadError(f"{model.repository} could not be fetched whole: {error}") from error
+
+
+def _resolve_cached(model: HubModel, revision: str | None, download_dir: str | None, why: str) -> Path:
+    """What an earlier snapshot has of the model, if it is whole as far as the library knows; `why` says why the hub wasn't asked."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    snapshot = _cached_snapshot(model, revision, download_dir)
+    paths = snapshot.rglob("*") if snapshot is not None else ()
+    names = [path.relative_to(snapshot).as_posix() for path in paths if snapshot is not None and path.is_file()]
+    if snapshot is None or not any(name.endswith((".gguf", ".safetensors")) for name in names):
+        raise ModelLoadError(f"{model.repository} is not in the cache, and {why}")
+    chosen = _choose_files(model, names)
+    # What should be there, by patterns, since neither missing shards nor a missing tokenizer are among `names`.
+    if chosen[0].endswith(".gguf"):
+        patterns, ignored = [glob.escape(chosen[0])], []
+    else:
+        weights = "model*.safetensors" if chosen[0].startswith("model") else "*.safetensors"
+        patterns, ignored = [weights, *_COMPANIONS], ["*/*"]
+    try:
+        snapshot_download(
+            model.repository,
+            revision=revision,
+            cache_dir=download_dir,
+            local_files_only=True,
+            allow_patterns=patterns,
+            ignore_patterns=ignored,
+        )
+    except LocalEntryNotFoundError as error:
+        raise ModelLoadError(f"{model.repository} is in the cache only in part, and {why}") from error
+    return _path_in(snapshot, chosen)
 
 
 def _has_all(snapshot: Path | None, names: Sequence[str]) -> bool:
@@ -195,7 +222,8 @@ def _hub_errors(model: HubModel, revision: str | None) -> Iterator[None]:
             raise ModelLoadError(f"{name} may not be read (HTTP {status}); set HF_TOKEN to a token that may") from error
         if status >= 500:
             raise _UnreachableError(f"the hub at {constants.ENDPOINT} failed (HTTP {status})") from error
-        raise ModelLoadError(f"{name} can't be fetched (HTTP {status})") from error
+        problem = "was not found" if status == 404 else "can't be fetched"
+        raise ModelLoadError(f"{name} {problem} (HTTP {status})") from error
     except ModelLoadError:
         raise
     except OSError as error:

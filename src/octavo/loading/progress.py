@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-LINE_SHARE = 0.1
 LINE_SECONDS = 1.0
 
 
@@ -43,14 +42,14 @@ class ConsoleProgress(Progress):
         self._done = 0
         self._label = ""
         self._started = self._line_at = 0.0
-        self._next_line = 0.0
+        self._tenths = 0
 
     def start(self, total: int, label: str) -> None:
         """Work on `label` begins; it is `total` bytes, or 0 where that isn't known."""
         self.finish()
         self._total, self._done, self._label = total, 0, label
         self._started = self._line_at = time.monotonic()
-        self._next_line = LINE_SHARE
+        self._tenths = 0
         if self._quiet:
             return
         stream = self._stream or sys.stderr
@@ -75,11 +74,10 @@ class ConsoleProgress(Progress):
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task, count)
         elif not self._quiet and self._label and self._total:
-            share, now = self._done / self._total, time.monotonic()
-            if self._next_line <= share < 1 and now - self._line_at >= LINE_SECONDS:
-                self._line(f"{self._label}: {share:.0%}, {_size(self._done)} of {_size(self._total)}")
-                self._line_at = now
-                self._next_line = (share // LINE_SHARE + 1) * LINE_SHARE
+            tenths, now = 10 * self._done // self._total, time.monotonic()
+            if self._tenths < tenths < 10 and now - self._line_at >= LINE_SECONDS:
+                self._line(f"{self._label}: {self._done / self._total:.0%}, {_size(self._done)} of {_size(self._total)}")
+                self._line_at, self._tenths = now, tenths
 
     def finish(self) -> None:
         """The work is over, be it done or given up."""
