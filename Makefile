@@ -1,6 +1,6 @@
 # The commands of this project. `make help` lists them. All use the virtual environment .venv, and none needs a terminal.
 .DEFAULT_GOAL := help
-.PHONY: help serve test setup setup-serve lint format types imports docs docs-check check wheel clean
+.PHONY: help serve test setup setup-serve native native-test sanitize lint format types imports docs docs-check check wheel clean
 
 MODEL ?= smollm2
 PORT ?= 8000
@@ -23,6 +23,9 @@ setup: ## Make .venv with Octavo and the development tools; quick when nothing c
 
 setup-serve: ## Make .venv with Octavo alone
 	@scripts/setup.sh serve
+
+native: setup ## Build the C++ module again after a change; seconds when little changed
+	@scripts/native.sh module
 
 lint: setup ## Check style and format (ruff)
 	$(PY) -m ruff check
