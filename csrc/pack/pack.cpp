@@ -1,6 +1,6 @@
 // Packing: each group of 32 values of a row becomes one lane of a cell. Where storage and layout agree, its words are only moved; otherwise
 // the group is decoded to float32 and encoded again.
-#include "pack.hpp"
+#include "pack/pack.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <limits>
 
-#include "float16.hpp"
+#include "pack/float16.hpp"
 
 namespace octavo {
 namespace {
@@ -155,10 +155,11 @@ void unpack_group(Layout layout, const std::uint8_t* cell, std::size_t lane, Gro
 
 // ---- Writing layouts
 
-bool all_finite(const Group& values) {
-  std::uint32_t finite = 1;
-  for (const float value : values) finite &= (std::bit_cast<std::uint32_t>(value) & 0x7f800000u) != 0x7f800000u ? 1u : 0u;
-  return finite != 0;
+// max |w|, or an infinity or NaN where there is one: in whole numbers, whose maximum the compiler may take in any order.
+float largest_magnitude(const Group& values) {
+  std::int32_t largest = 0;
+  for (const float value : values) largest = std::max(largest, std::bit_cast<std::int32_t>(value) & 0x7fffffff);
+  return std::bit_cast<float>(largest);
 }
 
 // The float16 next to `span / steps`, one up where the nearest would leave the end of the span more than half a step out of reach: only
@@ -178,9 +179,8 @@ float nearest_q(float value, float minimum, float scale, float lowest, float hig
 void encode_int8(const Group& values, std::size_t lane, std::uint8_t* cell) {
   std::array<std::int8_t, kValues> q{};
   std::uint16_t scale = float_to_half(std::numeric_limits<float>::quiet_NaN());
-  if (all_finite(values)) {
-    float largest = 0.0f;
-    for (const float value : values) largest = std::max(largest, std::fabs(value));
+  const float largest = largest_magnitude(values);
+  if (std::isfinite(largest)) {
     scale = half_scale(largest, 127.0f);
     const float step = half_to_float(scale);
     if (step > 0.0f) {
@@ -195,7 +195,7 @@ void encode_int4(const Group& values, std::size_t count, std::size_t lane, std::
   std::array<std::uint8_t, kValues> q{};
   std::uint16_t scale = float_to_half(std::numeric_limits<float>::quiet_NaN());
   std::uint16_t minimum = scale;
-  if (all_finite(values)) {
+  if (std::isfinite(largest_magnitude(values))) {
     float low = values[0];
     float high = values[0];
     for (std::size_t k = 1; k < count; ++k) {

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../kernels/layout.hpp"
+#include "kernels/layout.hpp"
 
 namespace octavo {
 

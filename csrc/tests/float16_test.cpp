@@ -1,5 +1,5 @@
 // float16.hpp against definitions in double arithmetic, and against F16C where this file is compiled for it.
-#include "../pack/float16.hpp"
+#include "pack/float16.hpp"
 
 #include <bit>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-#include "check.hpp"
+#include "tests/check.hpp"
 
 namespace {
 

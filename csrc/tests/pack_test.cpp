@@ -1,6 +1,6 @@
 // pack.hpp for every storage, layout and a range of shapes: unpacked rows against a plain decoding of the checkpoint's bytes, and packed
 // bytes against the description in layout.hpp, element by element.
-#include "../pack/pack.hpp"
+#include "pack/pack.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "../pack/float16.hpp"
-#include "check.hpp"
+#include "pack/float16.hpp"
+#include "tests/check.hpp"
 
 namespace {
 
