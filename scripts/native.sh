@@ -34,3 +34,4 @@ if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/.configured" 2>/dev/null)" != "
     echo "$wanted" >"$dir/.configured"
 fi
 cmake --build "$dir"
+if [ "$kind" != module ]; then ctest --test-dir "$dir" --output-on-failure --no-tests=error; fi

@@ -1,0 +1,118 @@
+// One persistent team of threads. A step is one call of `run`: every thread executes the same function, meets the others at barriers, and
+// takes its share of each operation. Nothing here knows what is computed.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "team/gate.hpp"
+
+namespace octavo {
+
+class Team;
+
+// What a thread knows of itself while it runs.
+class Member {
+ public:
+  // 0 is the thread that called `run`.
+  int index() const { return index_; }
+  int size() const;
+
+  // Returns when every thread of the team has arrived; what any wrote before it, all may read after it. Spins briefly, then yields, then
+  // sleeps. If another thread's function has thrown, this throws too (something that only `run` should catch).
+  void barrier();
+
+  // Hands out [0, count) in chunks of `chunk` (the last may be shorter), first come first served: `work(begin, end)` is called for each
+  // chunk that falls to this thread, so a thread that the system keeps waiting delays only the chunk it has. Every thread must call it,
+  // with the same arguments. It ends with a barrier.
+  template <typename Work>
+  void share(std::size_t count, std::size_t chunk, Work&& work);
+
+ private:
+  friend class Team;
+  Member(Team& team, int index) : team_(team), index_(index) {}
+
+  Team& team_;
+  int index_;
+  std::size_t turn_ = 0;  // number of `share` calls in this run; picks the counter
+};
+
+// The threads. Only one `run` at a time. Threads don't survive fork(): in a child process `run` throws.
+class Team {
+ public:
+  // `cores` pins thread i to core cores[i] while it runs; if it is empty, threads are not pinned. Throws std::invalid_argument if `threads`
+  // isn't positive or differs from the number of cores, or if this process may not run on one of them.
+  explicit Team(int threads, std::vector<int> cores = {});
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int size() const { return threads_; }
+
+  // Calls `job` on every thread, the calling one among them as member 0, and returns when all have returned. While it runs the calling
+  // thread is pinned like the others; afterwards it may run where it could before. The first exception that leaves `job` on any thread is
+  // thrown here, after all have stopped at their next barrier. Throws std::logic_error if the team is running already or after fork().
+  void run(const std::function<void(Member&)>& job);
+
+ private:
+  friend class Member;
+
+  void loop(int index);
+  void work(int index);
+  bool meet();
+  void stop();
+
+  struct alignas(64) Counter {
+    std::atomic<std::size_t> next{0};
+  };
+
+  const int threads_;
+  const std::vector<int> cores_;
+  const long process_;
+  std::vector<std::thread> workers_;
+  std::atomic<bool> running_{false};
+
+  // Set by member 0 before `start_` opens, read by all after.
+  const std::function<void(Member&)>* job_ = nullptr;
+  bool stopping_ = false;
+  Gate start_;
+
+  // The barrier: the last to arrive opens `phase_` anew. Its lowest bit says that a thread has failed, and is the same for all who leave.
+  alignas(64) std::atomic<int> arrived_{0};
+  Gate phase_;
+
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;
+
+  // Two counters take turns: while one hands out chunks, nobody uses the other, and member 0 sets it to zero.
+  std::array<Counter, 2> counters_;
+};
+
+inline int Member::size() const { return team_.size(); }
+
+template <typename Work>
+void Member::share(std::size_t count, std::size_t chunk, Work&& work) {
+  chunk = std::max<std::size_t>(chunk, 1);
+  if (team_.threads_ == 1) {
+    for (std::size_t begin = 0; begin < count; begin += chunk) work(begin, std::min(begin + chunk, count));
+    return;
+  }
+  std::atomic<std::size_t>& next = team_.counters_[turn_ % 2].next;
+  if (index_ == 0) team_.counters_[(turn_ + 1) % 2].next.store(0, std::memory_order_relaxed);
+  ++turn_;
+  for (;;) {
+    const std::size_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
+    if (begin >= count) break;
+    work(begin, std::min(begin + chunk, count));
+  }
+  barrier();
+}
+
+}  // namespace octavo
