@@ -1,23 +1,161 @@
-// The Python module octavo._native.
+// The Python module octavo._native: what octavo.backends.cpu builds programs with. It checks what Python hands over and holds no policy.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <mutex>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "isa/isa.hpp"
+#include "pack/pack.hpp"
+#include "program/program.hpp"
 
 namespace nb = nanobind;
 
+namespace octavo {
+namespace {
+
+using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::device::cpu>;
+using Integers = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Longs = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
+
+const Kernels& kernels_for(Isa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::kAvx512Bf16:
+      return kAvx512Bf16Kernels;
+    case Isa::kAvx512Vnni:
+      return kAvx512VnniKernels;
+    case Isa::kAvx2:
+      return kAvx2Kernels;
+#endif
+    default:
+      return kPortableKernels;
+  }
+}
+
+std::vector<float> copy_of(const Floats& values) { return {values.data(), values.data() + values.shape(0)}; }
+
+void require(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+// A program that one Python thread runs at a time.
+class BoundProgram {
+ public:
+  BoundProgram(std::size_t vocabulary, int threads, std::vector<int> cores, const std::string& isa)
+      : program_(vocabulary, threads, std::move(cores), kernels_for(isa.empty() ? chosen() : from_name(isa))) {}
+
+  Program* operator->() { return &program_; }
+
+  // How many of a linear's values the layout could not hold exactly. `data` is [rows, bytes a row]; row r of the linear is row order[r] of it.
+  std::size_t fill(std::size_t linear, int storage, const Bytes& data, const Longs& order) {
+    const PackedLinear& packed = program_.linear(linear);
+    require(storage >= 0 && storage <= static_cast<int>(Storage::kQ4_1), "unknown storage");
+    const std::size_t bytes = row_bytes(static_cast<Storage>(storage), packed.inner);
+    require(bytes != 0 && data.shape(1) == bytes && (data.shape(1) <= 1 || data.stride(1) == 1), "the rows have another size than the linear's");
+    require(data.stride(0) >= 0, "the rows run backwards");
+    require(order.shape(0) == 0 ? data.shape(0) == packed.outputs : order.shape(0) == packed.outputs, "the rows differ in number from the linear's");
+    for (std::size_t i = 0; i < order.shape(0); ++i) {
+      require(order.data()[i] >= 0 && static_cast<std::size_t>(order.data()[i]) < data.shape(0), "a row to take is out of range");
+    }
+    const CheckpointLinear checkpoint{static_cast<Storage>(storage), packed.outputs, packed.inner, data.data(),
+                                      static_cast<std::size_t>(data.stride(0)), order.shape(0) == 0 ? nullptr : order.data()};
+    std::uint8_t* target = program_.linear_data(linear);
+    std::size_t changed = 0;
+    std::mutex mutex;
+    nb::gil_scoped_release release;
+    program_.team().run([&](Member& member) {
+      PackStats own;
+      member.share(panels(packed.outputs), 8, [&](std::size_t begin, std::size_t end) {
+        own += pack_panels(checkpoint, packed.layout, begin, end, target);
+      });
+      const std::lock_guard lock(mutex);
+      changed += own.changed;
+    });
+    return changed;
+  }
+
+  // The logits [samples, vocabulary]: a view that the next run overwrites.
+  Logits run(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
+             const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows) {
+    const StepInputs step{token_ids.shape(0),  sequence_lengths.shape(0), logit_rows.shape(0),     block_tables.shape(1),
+                          token_ids.data(),    positions.data(),          slots.data(),            query_starts.data(),
+                          sequence_lengths.data(), block_tables.data(),   logit_rows.data()};
+    require(positions.shape(0) == step.tokens && slots.shape(0) == step.tokens, "token_ids, positions and slots differ in length");
+    require(query_starts.shape(0) == step.sequences + 1 && block_tables.shape(0) == step.sequences, "the sequences differ in number");
+    const float* logits = nullptr;
+    {
+      nb::gil_scoped_release release;
+      logits = program_.run(step);
+    }
+    return {logits, {step.samples, program_.vocabulary()}, nb::find(this)};
+  }
+
+ private:
+  Program program_;
+};
+
+}  // namespace
+}  // namespace octavo
+
 NB_MODULE(_native, module) {
+  using namespace octavo;
   module.doc() = "Octavo's native CPU backend.";
   module.attr("version") = OCTAVO_VERSION;
-  module.def("isa", [] { return std::string(octavo::name(octavo::chosen())); },
-             "The instruction set in use: the best of this machine, or the one that OCTAVO_CPU_ISA names (ValueError if it can't be).");
-  module.def("available_isas", [] {
-    std::vector<std::string> names;
-    for (const octavo::Isa isa : octavo::available()) names.emplace_back(octavo::name(isa));
-    return names;
-  }, "The instruction sets that this machine can run, the least able first.");
+  module.def(
+      "isa", [] { return std::string(name(chosen())); },
+      "The instruction set in use: the best of this machine, or the one that OCTAVO_CPU_ISA names (ValueError if it can't be).");
+  module.def(
+      "available_isas",
+      [] {
+        std::vector<std::string> names;
+        for (const Isa isa : available()) names.emplace_back(name(isa));
+        return names;
+      },
+      "The instruction sets that this machine can run, the least able first.");
+  nb::class_<BoundProgram>(module, "Program", "A model as fused operations; see csrc/program/program.hpp.")
+      .def(nb::init<std::size_t, int, std::vector<int>, const std::string&>(), nb::arg("vocabulary"), nb::arg("threads"), nb::arg("cores"),
+           nb::arg("isa"))
+      .def("add_floats", [](BoundProgram& p, std::size_t width, bool samples) { return p->add_floats(width, samples); })
+      .def("add_activations",
+           [](BoundProgram& p, std::size_t inner, bool integer, bool samples) { return p->add_activations(inner, integer, samples); })
+      .def("add_vector", [](BoundProgram& p, const Floats& values) { return p->add_vector(copy_of(values)); })
+      .def("add_linear",
+           [](BoundProgram& p, int layout, std::size_t outputs, std::size_t inner, const Floats& bias) {
+             require(layout >= 0 && layout <= static_cast<int>(Layout::kBf16), "unknown layout");
+             return p->add_linear(static_cast<Layout>(layout), outputs, inner, copy_of(bias));
+           })
+      .def("fill", &BoundProgram::fill)
+      .def("add_rope", [](BoundProgram& p, const Floats& frequencies, float scale) { return p->add_rope(copy_of(frequencies), scale); })
+      .def("add_cache_layer", [](BoundProgram& p, std::size_t kv_heads, std::size_t head_dim) { return p->add_cache_layer(kv_heads, head_dim); })
+      .def("embed", [](BoundProgram& p, std::size_t linear, std::size_t target) { p->add_operation(EmbedOp{linear, target}); })
+      .def("gather", [](BoundProgram& p, std::size_t source, std::size_t target) { p->add_operation(GatherOp{source, target}); })
+      .def("norm", [](BoundProgram& p, std::size_t source, std::size_t vector, std::size_t target,
+                      float epsilon) { p->add_operation(NormOp{source, vector, target, epsilon}); })
+      .def("convert", [](BoundProgram& p, std::size_t source, std::size_t target) { p->add_operation(ConvertOp{source, target}); })
+      .def("product",
+           [](BoundProgram& p, std::size_t source, std::size_t target, const std::vector<std::pair<std::size_t, std::size_t>>& parts, bool add) {
+             std::vector<ProductPart> list;
+             for (const auto& [linear, column] : parts) list.push_back({linear, column});
+             p->add_operation(ProductOp{source, target, std::move(list), add});
+           })
+      .def("gated", [](BoundProgram& p, std::size_t source, std::size_t gate, std::size_t up,
+                       std::size_t target) { p->add_operation(GatedOp{source, gate, up, target}); })
+      .def("attend",
+           [](BoundProgram& p, std::size_t source, std::size_t target, std::size_t layer, std::size_t rope, std::size_t heads,
+              std::size_t window, float scale) { p->add_operation(AttendOp{source, target, layer, rope, heads, window, scale}); })
+      .def("weights_bytes", [](BoundProgram& p) { return p->weights_bytes(); })
+      .def("cache_bytes_per_block", [](BoundProgram& p, std::size_t block_size) { return p->cache_bytes_per_block(block_size); })
+      .def("allocate_cache", [](BoundProgram& p, std::size_t blocks, std::size_t block_size) { p->allocate_cache(blocks, block_size); })
+      .def("copy_blocks", [](BoundProgram& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& copies) { p->copy_blocks(copies); })
+      .def("run", &BoundProgram::run);
 }

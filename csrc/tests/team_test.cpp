@@ -191,7 +191,7 @@ void long_waits_sleep() {
   CHECK(cpu_seconds() - before < 0.02);
 }
 
-void forked_children_are_refused() {
+[[maybe_unused]] void forked_children_are_refused() {
   auto team = std::make_unique<Team>(3);
   const pid_t child = fork();
   if (child == 0) {

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from octavo.backends.base import Backend
 from octavo.config.engine import BackendConfig
+from octavo.protocol.errors import ConfigError
 
 
 def select_backend(config: BackendConfig) -> Backend:
     """The backend of that name; "auto" is the fastest one that this machine can run."""
+    if config.backend == "cpu" or (config.backend == "auto" and has_native()):
+        if not has_native():
+            raise ConfigError(
+                "backend: this installation has no native code, since no C++ compiler was found when it was made; install one "
+                "(apt install g++) and Octavo again, or use the reference backend",
+                param="backend",
+            )
+        from octavo.backends.cpu.backend import CpuBackend
+
+        return CpuBackend(config.threads)
     from octavo.backends.reference.backend import ReferenceBackend
 
     return ReferenceBackend(config.threads)
+
+
+def has_native() -> bool:
+    """Whether this installation brought the native module."""
+    return find_spec("octavo._native") is not None

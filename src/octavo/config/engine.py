@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from octavo.protocol.errors import ConfigError
 
-BACKENDS = ("auto", "reference")
+BACKENDS = ("auto", "cpu", "reference")
 
 
 def require(condition: bool, param: str, message: str) -> None:

@@ -1,0 +1,98 @@
+// The arithmetic, as a table of functions that exists once for each instruction set. Rows, panels and heads are the caller's to divide:
+// every function gives an output element the same bits whatever else it is asked to compute beside it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/layout.hpp"
+
+namespace octavo {
+
+// What a product does with its results.
+enum class Store : int { kAssign = 0, kAdd = 1 };
+
+// Keys and values of one layer, in bfloat16. A block holds `block_size` tokens (a multiple of 16) of every KV head; a head's part of a block is
+// cut into strips of 16 tokens. In a strip of keys, word 32·p + 2·t + i is dimension 2·p + i of token t; in a strip of values, word
+// 2·dim_padded·u + 2·d + i is dimension d of token 2·u + i. So both products of attention read whole vectors and never sum across lanes.
+struct CacheShape {
+  std::size_t kv_heads;
+  std::size_t head_dim;    // even
+  std::size_t block_size;  // a multiple of 16
+
+  std::size_t dim_padded() const { return (head_dim + 15) / 16 * 16; }
+  std::size_t strip_words() const { return 16 * dim_padded(); }
+  std::size_t head_words() const { return strip_words() * (block_size / 16); }
+  std::size_t block_words() const { return head_words() * kv_heads; }
+};
+
+constexpr int kStrip = 16;               // tokens in a strip
+constexpr std::size_t kPartition = 256;  // keys in a partition: softmax is exact within one, and partitions merge in order
+constexpr int kQueryRows = 6;            // most query rows of a tile
+
+// Rows of queries that share a KV head: each row is one head of one token.
+struct QueryTile {
+  const std::uint16_t* query;  // bfloat16 [rows][dim_padded], scaled by scale · log2(e)
+  std::size_t query_stride;
+  const std::int32_t* positions;  // [rows]
+  int rows;
+};
+
+// A running softmax: maxima, totals and unnormalised outputs of a tile's rows.
+struct Softmax {
+  float* maximum;  // [rows]
+  float* total;    // [rows]
+  float* output;   // [rows][dim_padded]
+};
+
+struct Kernels {
+  const char* name;
+
+  // One row of `inner` floats into the form that kInt4 and kInt8 weights multiply: see Activations. NaN or infinity makes its group's scale NaN.
+  void (*quantize_row)(const float* x, std::size_t inner, std::int8_t* values, float* scales, float* sums,
+                       std::int32_t* offsets);
+
+  // One row of floats to bfloat16, rounded to nearest even, padded with zeros to whole groups.
+  void (*round_row)(const float* x, std::size_t inner, std::uint16_t* values);
+
+  // y = x / sqrt(mean(x²) + epsilon) · weight.
+  void (*rms_norm_row)(const float* x, const float* weight, float epsilon, std::size_t width, float* y);
+
+  // (=, +=) activations · weightᵀ + bias for rows [row_begin, row_end) and panels [panel_begin, panel_end). `y` is where the first row's first
+  // output goes; `stride` floats on begins the next row.
+  void (*product)(const PackedLinear& weight, const Activations& activations, std::size_t row_begin, std::size_t row_end,
+                  std::size_t panel_begin, std::size_t panel_end, Store store, float* y, std::size_t stride);
+
+  // gate · sigmoid(gate) · up.
+  void (*silu_mul)(const float* gate, const float* up, std::size_t count, float* y);
+
+  // Rotates one head in place: pairs (i, i + half) by cosine[i] and sine[i], i below half.
+  void (*rope_head)(float* head, const float* cosine, const float* sine, std::size_t half);
+
+  // One head of a token's query: scaled, rounded to bfloat16, padded with zeros.
+  void (*pack_query)(const float* head, float scale, std::size_t head_dim, std::uint16_t* query);
+
+  // One head of a token's key and value into `token` of their strips. A strip's first token clears it, so that no stale bits are ever read.
+  void (*write_cache)(const float* key, const float* value, const CacheShape& shape, int token, std::uint16_t* key_strip,
+                      std::uint16_t* value_strip);
+
+  // Attention of a tile over the keys of one partition, into a fresh Softmax. `keys` and `values` are the cache of one layer, `blocks` the
+  // sequence's block table, `first` and `last` the partition's range of keys. `window` is 0 for none.
+  void (*attend)(const QueryTile& tile, const CacheShape& shape, const std::uint16_t* keys, const std::uint16_t* values,
+                 const std::int32_t* blocks, std::size_t kv_head, std::size_t first, std::size_t last, std::size_t window, Softmax result);
+
+  // Merges a partition's softmax into the running one; partitions must come in order.
+  void (*merge)(int rows, std::size_t dim_padded, Softmax running, Softmax partition);
+
+  // output / total of one row.
+  void (*normalize)(const float* output, float total, std::size_t head_dim, float* y);
+};
+
+extern const Kernels kPortableKernels;
+#if defined(__x86_64__)
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512VnniKernels;
+extern const Kernels kAvx512Bf16Kernels;
+#endif
+
+}  // namespace octavo

@@ -1,0 +1,46 @@
+// Every kernel, compiled once for each instruction set by a file that defines OCTAVO_ISA (a namespace) and OCTAVO_TABLE (its table).
+//
+// The table's functions are reached through pointers only, and everything here is static or in the instruction set's own namespace: a
+// function compiled for AVX-512 must never be what the linker picks for a machine without it.
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "kernels/kernels.hpp"
+
+#pragma GCC diagnostic ignored "-Wpsabi"
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 on its own AVX-512 headers (bug 105593)
+#endif
+
+namespace octavo {
+namespace OCTAVO_ISA {
+
+#include "kernels/vec.inl"
+#include "kernels/rows.inl"
+#include "kernels/product.inl"
+#include "kernels/attention.inl"
+
+}  // namespace OCTAVO_ISA
+
+extern const Kernels OCTAVO_TABLE;
+const Kernels OCTAVO_TABLE = {
+    OCTAVO_NAME,
+    OCTAVO_ISA::quantize_row,
+    OCTAVO_ISA::round_row,
+    OCTAVO_ISA::rms_norm_row,
+    OCTAVO_ISA::product,
+    OCTAVO_ISA::silu_mul,
+    OCTAVO_ISA::rope_head,
+    OCTAVO_ISA::pack_query,
+    OCTAVO_ISA::write_cache,
+    OCTAVO_ISA::attend,
+    OCTAVO_ISA::merge,
+    OCTAVO_ISA::normalize,
+};
+
+}  // namespace octavo

@@ -1,0 +1,97 @@
+// Memory of a program: aligned, grown on demand, never shrunk while it runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace octavo {
+
+// 64-byte aligned bytes. Large ones are aligned to 2 MiB and offered to the kernel for huge pages: weights are read from end to end at every
+// step, and small pages would cost a table walk every 4 KiB.
+class AlignedBytes {
+ public:
+  AlignedBytes() = default;
+  explicit AlignedBytes(std::size_t size, bool zero = false) : size_(size) {
+    if (size == 0) return;
+    constexpr std::size_t kHuge = std::size_t{2} << 20;
+    const std::size_t alignment = size >= kHuge ? kHuge : 64;
+    data_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)));
+    if (!data_) throw std::bad_alloc();
+#if defined(__linux__)
+    if (size >= kHuge) madvise(data_.get(), size, MADV_HUGEPAGE);
+#endif
+    if (zero) std::memset(data_.get(), 0, size);
+  }
+
+  std::uint8_t* data() { return data_.get(); }
+  const std::uint8_t* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+
+  // At least `size` bytes; what was there is lost if it grows.
+  void reserve(std::size_t size) {
+    if (size > size_) *this = AlignedBytes(size + size / 2);
+  }
+
+ private:
+  struct Free {
+    void operator()(std::uint8_t* pointer) const { std::free(pointer); }
+  };
+  std::unique_ptr<std::uint8_t[], Free> data_;
+  std::size_t size_ = 0;
+};
+
+// Rows of floats, one a token or one a sample.
+struct FloatBuffer {
+  std::size_t width = 0;
+  bool samples = false;
+  AlignedBytes memory;
+
+  float* row(std::size_t index) { return reinterpret_cast<float*>(memory.data()) + index * width; }
+  void reserve(std::size_t rows) { memory.reserve(rows * width * sizeof(float)); }
+};
+
+// Activations of one form, with room for their scales.
+struct ActivationBuffer {
+  std::size_t inner = 0;
+  bool integer = false;  // int8 with scales, else bfloat16
+  bool samples = false;
+  AlignedBytes values, scales, sums, offsets;
+
+  std::size_t cells() const { return groups(inner); }
+  std::size_t value_bytes() const { return cells() * kGroup * (integer ? 1 : 2); }
+
+  void reserve(std::size_t rows) {
+    values.reserve(rows * value_bytes());
+    if (!integer) return;
+    scales.reserve(rows * cells() * sizeof(float));
+    sums.reserve(rows * cells() * sizeof(float));
+    offsets.reserve(rows * cells() * sizeof(std::int32_t));
+  }
+
+  Activations view() {
+    return {values.data(), reinterpret_cast<float*>(scales.data()), reinterpret_cast<float*>(sums.data()),
+            reinterpret_cast<std::int32_t*>(offsets.data())};
+  }
+
+  // Converts `count` floats into the groups from `group` on of row `row`.
+  void put(const Kernels& kernels, const float* x, std::size_t count, std::size_t row, std::size_t group) {
+    const std::size_t at = row * cells() + group;
+    if (integer) {
+      const Activations all = view();
+      kernels.quantize_row(x, count, static_cast<std::int8_t*>(all.values) + at * kGroup, all.scales + at, all.sums + at, all.offsets + at);
+    } else {
+      kernels.round_row(x, count, reinterpret_cast<std::uint16_t*>(values.data()) + at * kGroup);
+    }
+  }
+};
+
+}  // namespace octavo

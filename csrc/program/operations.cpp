@@ -1,0 +1,161 @@
+// How the team runs each operation, attention apart.
+
+#include <algorithm>
+#include <cmath>
+
+#include "pack/pack.hpp"
+#include "program/program.hpp"
+
+namespace octavo {
+
+namespace {
+
+// Rows that a product works on while a panel passes: their activations should stay in the second-level cache.
+constexpr std::size_t kRowBlock = 120;
+
+// Rows whose gates and ups are held while they are combined: both should stay in the first-level cache.
+constexpr std::size_t kGatedRows = 48;
+
+std::size_t blocks(std::size_t rows, std::size_t block) { return (rows + block - 1) / block; }
+
+// Chunks small enough to even out the threads, large enough that taking them costs nothing.
+std::size_t chunk_of(std::size_t count, int threads) {
+  return std::max<std::size_t>(1, count / (static_cast<std::size_t>(threads) * 8));
+}
+
+}  // namespace
+
+// A step of one row converts it in every thread for itself, which is cheaper than meeting at a barrier; the bits are the same.
+ActivationBuffer& Program::activations(std::size_t index, Member& member, std::size_t rows) {
+  if (rows == 1 && !shared_[index]) return scratch_[static_cast<std::size_t>(member.index())].activations[index];
+  return activations_[index];
+}
+
+template <typename Put>
+void Program::convert_rows(std::size_t target, Member& member, const StepInputs& step, Put&& put) {
+  const std::size_t rows = rows_of(activations_[target].samples, step);
+  ActivationBuffer& buffer = activations(target, member, rows);
+  if (&buffer != &activations_[target]) {
+    put(buffer, 0);
+    return;
+  }
+  member.share(rows, chunk_of(rows, member.size()), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t row = begin; row < end; ++row) put(buffer, row);
+  });
+}
+
+void Program::fill_rope(std::size_t index, Member& member, const StepInputs& step) {
+  const Rope& rope = ropes_[index];
+  const std::size_t width = rope.inverse_frequencies.size();
+  auto* cosines = reinterpret_cast<float*>(cosines_[index].data());
+  auto* sines = reinterpret_cast<float*>(sines_[index].data());
+  member.share(step.tokens, chunk_of(step.tokens, member.size()), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t token = begin; token < end; ++token) {
+      for (std::size_t i = 0; i < width; ++i) {
+        // The angle is a float32 product, as in the models' training code.
+        const double angle = static_cast<float>(step.positions[token]) * rope.inverse_frequencies[i];
+        cosines[token * width + i] = static_cast<float>(std::cos(angle) * static_cast<double>(rope.scale));
+        sines[token * width + i] = static_cast<float>(std::sin(angle) * static_cast<double>(rope.scale));
+      }
+    }
+  });
+}
+
+void Program::run_op(const EmbedOp& op, Member& member, const StepInputs& step) {
+  FloatBuffer& target = floats_[op.target];
+  const PackedLinear& table = linears_[op.linear].packed;
+  member.share(step.tokens, chunk_of(step.tokens, member.size()), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t token = begin; token < end; ++token) {
+      unpack_row(table, static_cast<std::size_t>(step.token_ids[token]), target.row(token));
+    }
+  });
+}
+
+void Program::run_op(const GatherOp& op, Member& member, const StepInputs& step) {
+  FloatBuffer& source = floats_[op.source];
+  FloatBuffer& target = floats_[op.target];
+  member.share(step.samples, chunk_of(step.samples, member.size()), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t sample = begin; sample < end; ++sample) {
+      std::memcpy(target.row(sample), source.row(static_cast<std::size_t>(step.logit_rows[sample])), source.width * sizeof(float));
+    }
+  });
+}
+
+void Program::run_op(const NormOp& op, Member& member, const StepInputs& step) {
+  FloatBuffer& source = floats_[op.source];
+  const float* weight = vectors_[op.vector].data();
+  AlignedBytes& memory = scratch_[static_cast<std::size_t>(member.index())].floats;
+  memory.reserve(source.width * sizeof(float));
+  auto* normed = reinterpret_cast<float*>(memory.data());
+  convert_rows(op.target, member, step, [&](ActivationBuffer& buffer, std::size_t row) {
+    kernels_.rms_norm_row(source.row(row), weight, op.epsilon, source.width, normed);
+    buffer.put(kernels_, normed, source.width, row, 0);
+  });
+}
+
+void Program::run_op(const ConvertOp& op, Member& member, const StepInputs& step) {
+  FloatBuffer& source = floats_[op.source];
+  convert_rows(op.target, member, step, [&](ActivationBuffer& buffer, std::size_t row) {
+    buffer.put(kernels_, source.row(row), source.width, row, 0);
+  });
+}
+
+void Program::run_op(const ProductOp& op, Member& member, const StepInputs& step) {
+  const std::size_t rows = rows_of(activations_[op.source].samples, step);
+  const Activations source = activations(op.source, member, rows).view();
+  FloatBuffer& target = floats_[op.target];
+  std::size_t total = 0;
+  for (const ProductPart& part : op.parts) total += panels(linears_[part.linear].packed.outputs);
+  const Store how = op.add ? Store::kAdd : Store::kAssign;
+  const std::size_t row_blocks = blocks(rows, kRowBlock);
+  // Within a block of rows the panels follow one another, so that the rows' activations are read from the cache.
+  member.share(total * row_blocks, chunk_of(total, member.size()), [&](std::size_t begin, std::size_t end) {
+    while (begin < end) {
+      const std::size_t block = begin / total;
+      std::size_t first = begin % total;
+      std::size_t last = std::min(total, first + (end - begin));
+      begin += last - first;
+      const std::size_t row_end = std::min(rows, (block + 1) * kRowBlock);
+      for (const ProductPart& part : op.parts) {
+        const PackedLinear& linear = linears_[part.linear].packed;
+        const std::size_t here = panels(linear.outputs);
+        if (first < here && last > 0) {
+          kernels_.product(linear, source, block * kRowBlock, row_end, first, std::min(last, here), how,
+                           target.row(block * kRowBlock) + part.column + first * kPanel, target.width);
+        }
+        first = first > here ? first - here : 0;
+        last = last > here ? last - here : 0;
+        if (last == 0) break;
+      }
+    }
+  });
+}
+
+void Program::run_op(const GatedOp& op, Member& member, const StepInputs& step) {
+  const std::size_t rows = rows_of(activations_[op.source].samples, step);
+  const Activations source = activations(op.source, member, rows).view();
+  ActivationBuffer& target = activations_[op.target];
+  const PackedLinear& gate = linears_[op.gate].packed;
+  const PackedLinear& up = linears_[op.up].packed;
+  AlignedBytes& memory = scratch_[static_cast<std::size_t>(member.index())].floats;
+  memory.reserve(2 * kGatedRows * kGroup * sizeof(float));
+  auto* gates = reinterpret_cast<float*>(memory.data());
+  float* ups = gates + kGatedRows * kGroup;
+  const std::size_t total = target.cells(), row_blocks = blocks(rows, kGatedRows), panel_count = panels(gate.outputs);
+  // A unit is one group of 32 outputs, so that it can be converted where it is made.
+  member.share(total * row_blocks, chunk_of(total, member.size()), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t unit = begin; unit < end; ++unit) {
+      const std::size_t cell = unit % total, first = unit / total * kGatedRows, count = std::min(kGatedRows, rows - first);
+      const std::size_t panel = 2 * cell, panel_end = std::min(panel_count, panel + 2), width = std::min<std::size_t>(kGroup, gate.outputs - cell * kGroup);
+      kernels_.product(gate, source, first, first + count, panel, panel_end, Store::kAssign, gates, kGroup);
+      kernels_.product(up, source, first, first + count, panel, panel_end, Store::kAssign, ups, kGroup);
+      for (std::size_t row = 0; row < count; ++row) {
+        float* own = gates + row * kGroup;
+        kernels_.silu_mul(own, ups + row * kGroup, width, own);
+        target.put(kernels_, own, width, first + row, cell);
+      }
+    }
+  });
+}
+
+}  // namespace octavo

@@ -1,0 +1,225 @@
+#include "program/program.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace octavo {
+
+namespace {
+
+void require(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+}  // namespace
+
+Program::Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels)
+    : vocabulary_(vocabulary), kernels_(kernels), team_(std::make_unique<Team>(threads, std::move(cores))) {
+  scratch_.resize(static_cast<std::size_t>(threads));
+}
+
+std::size_t Program::add_floats(std::size_t width, bool samples) {
+  require(width > 0, "a buffer needs a width");
+  floats_.push_back({width, samples, {}});
+  return floats_.size() - 1;
+}
+
+std::size_t Program::add_activations(std::size_t inner, bool integer, bool samples) {
+  require(inner > 0, "a buffer needs a width");
+  ActivationBuffer buffer;
+  buffer.inner = inner;
+  buffer.integer = integer;
+  buffer.samples = samples;
+  for (Scratch& scratch : scratch_) {
+    scratch.activations.emplace_back();
+    scratch.activations.back().inner = inner;
+    scratch.activations.back().integer = integer;
+    scratch.activations.back().samples = samples;
+  }
+  activations_.push_back(std::move(buffer));
+  shared_.push_back(false);
+  return activations_.size() - 1;
+}
+
+std::size_t Program::add_vector(std::vector<float> values) {
+  vectors_.push_back(std::move(values));
+  return vectors_.size() - 1;
+}
+
+std::size_t Program::add_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias) {
+  require(outputs > 0 && inner > 0, "a linear needs outputs and inner values");
+  require(bias.empty() || bias.size() == outputs, "a bias needs one value for each output");
+  Linear linear;
+  linear.data = AlignedBytes(packed_bytes(layout, outputs, inner));
+  linear.bias = std::move(bias);
+  linear.packed = {layout, outputs, inner, linear.data.data(), nullptr};
+  linears_.push_back(std::move(linear));
+  Linear& kept = linears_.back();
+  // Moving a vector keeps its elements where they are, so this stays true however many linears follow.
+  kept.packed.bias = kept.bias.empty() ? nullptr : kept.bias.data();
+  return linears_.size() - 1;
+}
+
+std::size_t Program::add_rope(std::vector<float> inverse_frequencies, float scale) {
+  ropes_.push_back({std::move(inverse_frequencies), scale});
+  return ropes_.size() - 1;
+}
+
+std::size_t Program::add_cache_layer(std::size_t kv_heads, std::size_t head_dim) {
+  require(kv_heads > 0 && head_dim > 0 && head_dim % 2 == 0, "a cache layer needs heads of an even size");
+  layers_.push_back({kv_heads, head_dim, {}, {}});
+  return layers_.size() - 1;
+}
+
+namespace {
+
+// Which form of activations a layout multiplies.
+bool integer_form(Layout layout) { return layout != Layout::kBf16; }
+
+}  // namespace
+
+void Program::add_operation(Operation operation) {
+  const auto linear_fits = [this](std::size_t linear, std::size_t source) {
+    const PackedLinear& packed = linears_.at(linear).packed;
+    require(packed.inner == activations_.at(source).inner, "a linear and its activations differ in size");
+    require(integer_form(packed.layout) == activations_.at(source).integer, "a linear's layout can't multiply this form of activations");
+  };
+  const auto same_rows = [](bool a, bool b) { require(a == b, "an operation mixes rows of tokens and rows of samples"); };
+  if (const auto* embed = std::get_if<EmbedOp>(&operation)) {
+    require(linears_.at(embed->linear).packed.outputs == vocabulary_, "the embedding needs a row for each token of the vocabulary");
+    require(linears_.at(embed->linear).packed.inner == floats_.at(embed->target).width, "the embedding's width differs from its target's");
+  } else if (const auto* gather = std::get_if<GatherOp>(&operation)) {
+    require(floats_.at(gather->source).width == floats_.at(gather->target).width, "a gather's buffers differ in width");
+    require(!floats_.at(gather->source).samples && floats_.at(gather->target).samples, "a gather goes from tokens to samples");
+  } else if (const auto* norm = std::get_if<NormOp>(&operation)) {
+    require(vectors_.at(norm->vector).size() == floats_.at(norm->source).width, "a norm's weight differs in size from its input");
+    require(activations_.at(norm->target).inner == floats_.at(norm->source).width, "a norm's target differs in size from its input");
+    same_rows(floats_.at(norm->source).samples, activations_.at(norm->target).samples);
+  } else if (const auto* convert = std::get_if<ConvertOp>(&operation)) {
+    require(activations_.at(convert->target).inner == floats_.at(convert->source).width, "a conversion's buffers differ in size");
+    same_rows(floats_.at(convert->source).samples, activations_.at(convert->target).samples);
+  } else if (const auto* product = std::get_if<ProductOp>(&operation)) {
+    for (const ProductPart& part : product->parts) {
+      linear_fits(part.linear, product->source);
+      require(part.column + linears_.at(part.linear).packed.outputs <= floats_.at(product->target).width, "a product reaches beyond its target");
+    }
+    same_rows(activations_.at(product->source).samples, floats_.at(product->target).samples);
+  } else if (const auto* gated = std::get_if<GatedOp>(&operation)) {
+    linear_fits(gated->gate, gated->source);
+    linear_fits(gated->up, gated->source);
+    const std::size_t width = activations_.at(gated->target).inner;
+    require(linears_.at(gated->gate).packed.outputs == width && linears_.at(gated->up).packed.outputs == width, "gate, up and target differ in size");
+    same_rows(activations_.at(gated->source).samples, activations_.at(gated->target).samples);
+    shared_[gated->target] = true;
+  } else if (const auto* attend = std::get_if<AttendOp>(&operation)) {
+    const CacheLayer& layer = layers_.at(attend->layer);
+    require(attend->heads > 0 && attend->heads % layer.kv_heads == 0, "the heads are no multiple of the KV heads");
+    require(floats_.at(attend->source).width == (attend->heads + 2 * layer.kv_heads) * layer.head_dim, "attention's source has another width");
+    require(floats_.at(attend->target).width == attend->heads * layer.head_dim, "attention's target has another width");
+    require(2 * ropes_.at(attend->rope).inverse_frequencies.size() <= layer.head_dim, "rope turns more than a head");
+    require(!floats_.at(attend->source).samples && !floats_.at(attend->target).samples, "attention works on rows of tokens");
+  }
+  operations_.push_back(std::move(operation));
+}
+
+std::size_t Program::weights_bytes() const {
+  std::size_t total = 0;
+  for (const Linear& linear : linears_) total += linear.data.size() + linear.bias.size() * sizeof(float);
+  for (const auto& vector : vectors_) total += vector.size() * sizeof(float);
+  return total;
+}
+
+std::size_t Program::cache_bytes_per_block(std::size_t block_size) const {
+  std::size_t words = 0;
+  for (const CacheLayer& layer : layers_) words += 2 * CacheShape{layer.kv_heads, layer.head_dim, block_size}.block_words();
+  return words * sizeof(std::uint16_t);
+}
+
+void Program::allocate_cache(std::size_t num_blocks, std::size_t block_size) {
+  require(block_size > 0 && block_size % kStrip == 0, "the block size must be a multiple of 16");
+  num_blocks_ = num_blocks;
+  block_size_ = block_size;
+  // The kernel commits the memory as it is first written; a strip's first token clears it.
+  for (CacheLayer& layer : layers_) {
+    const std::size_t bytes = shape_of(layer).block_words() * num_blocks * sizeof(std::uint16_t);
+    layer.keys = AlignedBytes(bytes);
+    layer.values = AlignedBytes(bytes);
+  }
+}
+
+void Program::copy_blocks(const std::vector<std::pair<std::int64_t, std::int64_t>>& copies) {
+  for (const auto& [source, destination] : copies) {
+    require(source >= 0 && destination >= 0 && static_cast<std::size_t>(source) < num_blocks_ &&
+                static_cast<std::size_t>(destination) < num_blocks_,
+            "a block to copy is out of range");
+  }
+  for (CacheLayer& layer : layers_) {
+    const std::size_t bytes = shape_of(layer).block_words() * sizeof(std::uint16_t);
+    for (const auto& [source, destination] : copies) {
+      for (AlignedBytes* cache : {&layer.keys, &layer.values}) {
+        std::memmove(cache->data() + static_cast<std::size_t>(destination) * bytes, cache->data() + static_cast<std::size_t>(source) * bytes, bytes);
+      }
+    }
+  }
+}
+
+const float* Program::run(const StepInputs& step) {
+  require(block_size_ != 0 || layers_.empty(), "the cache is not allocated");
+  check_step(step, vocabulary_, num_blocks_, block_size_);
+  prepare(step);
+  team_->run([&](Member& member) { execute(member, step); });
+  require(!operations_.empty() && std::holds_alternative<ProductOp>(operations_.back()), "the last operation must be the logits' product");
+  return floats_[std::get<ProductOp>(operations_.back()).target].row(0);
+}
+
+void Program::prepare(const StepInputs& step) {
+  for (FloatBuffer& buffer : floats_) buffer.reserve(std::max<std::size_t>(1, rows_of(buffer.samples, step)));
+  for (ActivationBuffer& buffer : activations_) buffer.reserve(std::max<std::size_t>(1, rows_of(buffer.samples, step)));
+  for (Scratch& scratch : scratch_) {
+    for (ActivationBuffer& buffer : scratch.activations) buffer.reserve(1);
+  }
+  cosines_.resize(ropes_.size());
+  sines_.resize(ropes_.size());
+  for (std::size_t rope = 0; rope < ropes_.size(); ++rope) {
+    const std::size_t bytes = step.tokens * ropes_[rope].inverse_frequencies.size() * sizeof(float);
+    cosines_[rope].reserve(bytes);
+    sines_[rope].reserve(bytes);
+  }
+  runs_ = strip_runs(step);
+  plans_.clear();
+  std::size_t query_words = 0, partial_floats = 0, scratch_floats = 0;
+  for (const Operation& operation : operations_) {
+    const auto* op = std::get_if<AttendOp>(&operation);
+    if (op == nullptr) continue;
+    const CacheShape shape = shape_of(layers_[op->layer]);
+    const std::size_t group = op->heads / shape.kv_heads;
+    const bool known = std::any_of(plans_.begin(), plans_.end(), [group](const AttentionPlan& plan) { return plan.group == group; });
+    if (!known) plans_.push_back(plan_attention(step, group));
+    const AttentionPlan& plan = *std::find_if(plans_.begin(), plans_.end(), [group](const AttentionPlan& p) { return p.group == group; });
+    query_words = std::max(query_words, op->heads * step.tokens * shape.dim_padded());
+    const std::size_t softmax = kQueryRows * (2 + shape.dim_padded());
+    scratch_floats = std::max(scratch_floats, 2 * softmax);
+    if (split(plan, shape.kv_heads)) {
+      partial_floats = std::max(partial_floats, plan.tiles.size() * shape.kv_heads * plan.most_partitions * softmax);
+    }
+  }
+  queries_.reserve(query_words * sizeof(std::uint16_t));
+  partials_.reserve(partial_floats * sizeof(float));
+  for (Scratch& scratch : scratch_) scratch.softmax.reserve(scratch_floats * sizeof(float));
+}
+
+// Whether partitions are shared out: with few tiles and long contexts some threads would have nothing to do.
+bool Program::split(const AttentionPlan& plan, std::size_t kv_heads) const {
+  const auto threads = static_cast<std::size_t>(team_->size());
+  return threads > 1 && plan.most_partitions > 1 && plan.tiles.size() * kv_heads < 4 * threads;
+}
+
+void Program::execute(Member& member, const StepInputs& step) {
+  for (std::size_t rope = 0; rope < ropes_.size(); ++rope) fill_rope(rope, member, step);
+  for (const Operation& operation : operations_) {
+    std::visit([&](const auto& op) { run_op(op, member, step); }, operation);
+  }
+}
+
+}  // namespace octavo

@@ -1,0 +1,159 @@
+// A model as a list of fused operations over buffers, run by a team of threads in one call.
+//
+// Built once: buffers, weights, then operations in the order they run. Every operation is executed by the whole team, which shares out rows,
+// panels or heads; a reduction is never shared, so neither the number of threads nor the shape of the batch shows in the numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/kernels.hpp"
+#include "program/buffers.hpp"
+#include "program/step.hpp"
+#include "team/team.hpp"
+
+namespace octavo {
+
+// A part of a product: a linear whose outputs go to `column` of the target's rows.
+struct ProductPart {
+  std::size_t linear;
+  std::size_t column;
+};
+
+struct EmbedOp {
+  std::size_t linear, target;
+};
+// Picks the rows whose logits are wanted.
+struct GatherOp {
+  std::size_t source, target;
+};
+// RMS norm of floats into activations.
+struct NormOp {
+  std::size_t source, vector, target;
+  float epsilon;
+};
+// Floats into activations.
+struct ConvertOp {
+  std::size_t source, target;
+};
+struct ProductOp {
+  std::size_t source, target;
+  std::vector<ProductPart> parts;
+  bool add;
+};
+// silu(gate) · up of one activation, into another.
+struct GatedOp {
+  std::size_t source, gate, up, target;
+};
+// Rope, cache write and attention of the columns [queries | keys | values] of `source`.
+struct AttendOp {
+  std::size_t source, target, layer, rope, heads, window;
+  float scale;
+};
+using Operation = std::variant<EmbedOp, GatherOp, NormOp, ConvertOp, ProductOp, GatedOp, AttendOp>;
+
+struct Linear {
+  PackedLinear packed;
+  AlignedBytes data;
+  std::vector<float> bias;
+};
+
+struct Rope {
+  std::vector<float> inverse_frequencies;
+  float scale;
+};
+
+struct CacheLayer {
+  std::size_t kv_heads, head_dim;
+  AlignedBytes keys, values;
+};
+
+class Program {
+ public:
+  Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels);
+
+  std::size_t add_floats(std::size_t width, bool samples);
+  std::size_t add_activations(std::size_t inner, bool integer, bool samples);
+  std::size_t add_vector(std::vector<float> values);
+  // Memory for a packed linear; `linear_data` is then to be filled.
+  std::size_t add_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias);
+  std::uint8_t* linear_data(std::size_t index) { return linears_.at(index).data.data(); }
+  const PackedLinear& linear(std::size_t index) const { return linears_.at(index).packed; }
+  std::size_t add_rope(std::vector<float> inverse_frequencies, float scale);
+  std::size_t add_cache_layer(std::size_t kv_heads, std::size_t head_dim);
+  // Throws std::invalid_argument if the operation's buffers and weights do not fit together.
+  void add_operation(Operation operation);
+
+  std::size_t weights_bytes() const;
+  std::size_t cache_bytes_per_block(std::size_t block_size) const;
+  void allocate_cache(std::size_t num_blocks, std::size_t block_size);
+  void copy_blocks(const std::vector<std::pair<std::int64_t, std::int64_t>>& copies);
+
+  // Runs one step; the result is [samples][vocabulary] floats, valid until the next run.
+  const float* run(const StepInputs& step);
+
+  Team& team() { return *team_; }
+  const Kernels& kernels() const { return kernels_; }
+  std::size_t vocabulary() const { return vocabulary_; }
+
+ private:
+  // What one thread needs for itself.
+  struct Scratch {
+    std::vector<ActivationBuffer> activations;  // for steps of one row, which every thread converts for itself
+    AlignedBytes floats, softmax;
+  };
+
+  void prepare(const StepInputs& step);
+  void execute(Member& member, const StepInputs& step);
+  std::size_t rows_of(bool samples, const StepInputs& step) const { return samples ? step.samples : step.tokens; }
+  ActivationBuffer& activations(std::size_t index, Member& member, std::size_t rows);
+
+  void run_op(const EmbedOp& op, Member& member, const StepInputs& step);
+  void run_op(const GatherOp& op, Member& member, const StepInputs& step);
+  void run_op(const NormOp& op, Member& member, const StepInputs& step);
+  void run_op(const ConvertOp& op, Member& member, const StepInputs& step);
+  void run_op(const ProductOp& op, Member& member, const StepInputs& step);
+  void run_op(const GatedOp& op, Member& member, const StepInputs& step);
+  void run_op(const AttendOp& op, Member& member, const StepInputs& step);
+
+  template <typename Put>
+  void convert_rows(std::size_t target, Member& member, const StepInputs& step, Put&& put);
+  void write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step);
+  void attend_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, std::size_t partition,
+                   const StepInputs& step, Softmax result);
+  void finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result);
+  void attend_whole(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Scratch& scratch,
+                    const StepInputs& step);
+  void attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step);
+  std::size_t first_partition(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const;
+  bool split(const AttentionPlan& plan, std::size_t kv_heads) const;
+  void fill_rope(std::size_t index, Member& member, const StepInputs& step);
+  CacheShape shape_of(const CacheLayer& layer) const { return {layer.kv_heads, layer.head_dim, block_size_}; }
+
+  std::size_t vocabulary_;
+  const Kernels& kernels_;
+  std::unique_ptr<Team> team_;
+  std::vector<FloatBuffer> floats_;
+  std::vector<ActivationBuffer> activations_;
+  std::vector<bool> shared_;  // activations that the team writes together whatever their rows
+  std::vector<std::vector<float>> vectors_;
+  std::vector<Linear> linears_;
+  std::vector<Rope> ropes_;
+  std::vector<CacheLayer> layers_;
+  std::vector<Operation> operations_;
+  std::vector<Scratch> scratch_;
+  std::size_t num_blocks_ = 0, block_size_ = 0;
+
+  // Of the step that runs.
+  std::vector<StripRun> runs_;
+  std::vector<AttentionPlan> plans_;
+  std::vector<AlignedBytes> cosines_, sines_;  // for each rope [tokens][frequencies]
+  AlignedBytes queries_;                       // bfloat16 [kv head][tokens · group][dim_padded]
+  AlignedBytes partials_;                      // softmax of each partition, when partitions are shared out
+};
+
+}  // namespace octavo

@@ -1,0 +1,79 @@
+#include "program/step.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace octavo {
+
+namespace {
+
+void require(bool condition, const char* message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+}  // namespace
+
+void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_blocks, std::size_t block_size) {
+  require(step.tokens > 0 && step.sequences > 0, "a step needs tokens");
+  require(step.query_starts[0] == 0, "query_starts must begin at 0");
+  require(static_cast<std::size_t>(step.query_starts[step.sequences]) == step.tokens, "query_starts must end at the number of tokens");
+  for (std::size_t s = 0; s < step.sequences; ++s) {
+    require(step.query_starts[s] < step.query_starts[s + 1], "every sequence of a step needs a token");
+    const auto first = static_cast<std::size_t>(step.query_starts[s]), last = static_cast<std::size_t>(step.query_starts[s + 1]);
+    const auto length = static_cast<std::size_t>(std::max(step.sequence_lengths[s], 0));
+    require(length >= last - first, "a sequence is shorter than its tokens in the step");
+    require((length + block_size - 1) / block_size <= step.table_width, "a block table is too short for its sequence");
+    const std::int32_t* table = step.block_tables + s * step.table_width;
+    for (std::size_t block = 0; block * block_size < length; ++block) {
+      require(table[block] >= 0 && static_cast<std::size_t>(table[block]) < num_blocks, "a block id is out of range");
+    }
+    for (std::size_t token = first; token < last; ++token) {
+      const std::size_t position = length - (last - token);
+      require(step.positions[token] >= 0 && static_cast<std::size_t>(step.positions[token]) == position,
+              "positions must run up to the sequence's length");
+      const std::size_t slot = static_cast<std::size_t>(table[position / block_size]) * block_size + position % block_size;
+      require(step.slots[token] >= 0 && static_cast<std::size_t>(step.slots[token]) == slot, "a slot does not match its block table");
+    }
+  }
+  for (std::size_t token = 0; token < step.tokens; ++token) {
+    require(step.token_ids[token] >= 0 && static_cast<std::size_t>(step.token_ids[token]) < vocabulary, "a token id is out of range");
+  }
+  for (std::size_t sample = 0; sample < step.samples; ++sample) {
+    require(step.logit_rows[sample] >= 0 && static_cast<std::size_t>(step.logit_rows[sample]) < step.tokens, "a logit row is out of range");
+  }
+}
+
+std::vector<StripRun> strip_runs(const StepInputs& step) {
+  std::vector<StripRun> runs;
+  for (std::size_t s = 0; s < step.sequences; ++s) {
+    const auto last = static_cast<std::size_t>(step.query_starts[s + 1]);
+    for (auto first = static_cast<std::size_t>(step.query_starts[s]); first < last;) {
+      const auto inside = static_cast<std::size_t>(step.positions[first]) % kStrip;
+      const std::size_t end = std::min(last, first + kStrip - inside);
+      runs.push_back({first, end});
+      first = end;
+    }
+  }
+  return runs;
+}
+
+AttentionPlan plan_attention(const StepInputs& step, std::size_t group) {
+  AttentionPlan plan;
+  plan.group = group;
+  plan.row_positions.resize(step.tokens * group);
+  for (std::size_t row = 0; row < plan.row_positions.size(); ++row) plan.row_positions[row] = step.positions[row / group];
+  for (std::size_t s = 0; s < step.sequences; ++s) {
+    const std::size_t end = static_cast<std::size_t>(step.query_starts[s + 1]) * group;
+    for (std::size_t first = static_cast<std::size_t>(step.query_starts[s]) * group; first < end;) {
+      const std::size_t last = std::min(end, first + static_cast<std::size_t>(kQueryRows));
+      const std::size_t keys = static_cast<std::size_t>(plan.row_positions[last - 1]) + 1;
+      plan.tiles.push_back({s, first, last, keys});
+      plan.most_partitions = std::max(plan.most_partitions, (keys + kPartition - 1) / kPartition);
+      first = last;
+    }
+  }
+  return plan;
+}
+
+}  // namespace octavo

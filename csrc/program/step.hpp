@@ -1,0 +1,55 @@
+// One step as the caller lays it out, and what all operations of the step share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernels.hpp"
+
+namespace octavo {
+
+// Plain arrays, as octavo.backends.base.StepInputs has them; all are the caller's and outlive the step.
+struct StepInputs {
+  std::size_t tokens;
+  std::size_t sequences;
+  std::size_t samples;
+  std::size_t table_width;
+  const std::int32_t* token_ids;         // [tokens]
+  const std::int32_t* positions;         // [tokens]
+  const std::int64_t* slots;             // [tokens]
+  const std::int32_t* query_starts;      // [sequences + 1]
+  const std::int32_t* sequence_lengths;  // [sequences]
+  const std::int32_t* block_tables;      // [sequences][table_width], −1 beyond a sequence's end
+  const std::int32_t* logit_rows;        // [samples]
+};
+
+// Tokens of one sequence that fall into one strip of the cache: whoever takes the run is the only one to write that strip.
+struct StripRun {
+  std::size_t first, last;  // tokens
+};
+
+// Query rows [first, last) of the flat [tokens · group] rows of a KV head, all of one sequence.
+struct TileRange {
+  std::size_t sequence;
+  std::size_t first, last;
+  std::size_t keys;  // keys that its last row sees
+};
+
+// How the step is cut for attention with `group` query heads to a KV head.
+struct AttentionPlan {
+  std::size_t group = 0;
+  std::vector<TileRange> tiles;
+  std::vector<std::int32_t> row_positions;  // [tokens · group]
+  std::size_t most_partitions = 0;
+};
+
+// Checks the step against what the program holds: every index in range, so that no input can reach beyond a buffer.
+// Throws std::invalid_argument.
+void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_blocks, std::size_t block_size);
+
+std::vector<StripRun> strip_runs(const StepInputs& step);
+
+AttentionPlan plan_attention(const StepInputs& step, std::size_t group);
+
+}  // namespace octavo

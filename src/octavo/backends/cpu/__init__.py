@@ -1,0 +1,1 @@
+"""The native CPU backend: packed weights, fused operations, one call a step."""

@@ -1,0 +1,34 @@
+"""The native CPU backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from octavo.backends.base import WeightSource
+from octavo.backends.cpu.lowering import Lowering
+from octavo.backends.cpu.program import CpuProgram
+from octavo.graph.graph import Graph
+from octavo.protocol.errors import ConfigError
+from octavo.utils.machine import usable_cores
+
+
+class CpuBackend:
+    """Packs the weights and runs whole steps in octavo._native. `isa` forces an instruction set, as OCTAVO_CPU_ISA does."""
+
+    name = "cpu"
+
+    def __init__(self, threads: int = 0, isa: str = "") -> None:
+        self._threads = threads or usable_cores()
+        self._isa = isa
+
+    def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None]) -> CpuProgram:
+        """Packs the graph's weights, by all threads, and writes the fused operations. Raises ConfigError for an unknown OCTAVO_CPU_ISA."""
+        from octavo import _native
+
+        try:
+            native = _native.Program(graph.vocab_size, self._threads, [], self._isa)
+        except ValueError as error:
+            raise ConfigError(str(error), param="OCTAVO_CPU_ISA") from None
+        lowering = Lowering(graph, native, weights, on_progress)
+        lowering.run()
+        return CpuProgram(native, [f"{count} tensors stored as {label}, rounded" for label, count in lowering.rounded.items()])

@@ -1,0 +1,217 @@
+"""A graph's operations to the fused operations of the native program.
+
+Norms, linears and ropes are held back until something consumes them, and are then written as one fused operation: norm with the conversion
+of its output, q, k and v as one product, rope with the cache write, gate and up with silu·mul, the residual sum in the product's store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.base import WeightSource
+from octavo.backends.cpu.packing import Layout, layout_of, packable
+from octavo.graph.graph import Graph, Operation, RopeSpec, Value
+from octavo.protocol.errors import UnsupportedModelError
+from octavo.quantization.decode import decode
+
+
+@dataclass(slots=True)
+class PackedWeight:
+    """A linear of the program: its index, its layout, and how many of its values the layout could not hold exactly."""
+
+    index: int
+    layout: Layout
+    changed: int
+
+
+class Lowering:
+    """Writes one graph into one native program. `weights` gives checkpoint tensors; `on_progress` is told the bytes of each one packed."""
+
+    def __init__(self, graph: Graph, native: Any, weights: WeightSource, on_progress: Callable[[int], None]) -> None:
+        self._graph = graph
+        self._native = native
+        self._weights = weights
+        self._on_progress = on_progress
+        self._makers = {operation.output.index: operation for operation in graph.operations}
+        self._last_use = {value.index: place for place, operation in enumerate(graph.operations) for value in operation.inputs}
+        self._floats: dict[int, int] = {}
+        self._activations: dict[tuple[int, bool, bool], int] = {}
+        self._scratch: dict[tuple[str, int], int] = {}
+        self._packed: dict[str, PackedWeight] = {}
+        self._vectors: dict[str, int] = {}
+        self._ropes: dict[RopeSpec, int] = {}
+        self.rounded: dict[str, int] = {}
+
+    def run(self) -> None:
+        """Lowers every operation. Raises UnsupportedModelError for a shape of graph that the native program has no operation for."""
+        handlers = {
+            "embed": self._embed,
+            "paged_attention": self._attention,
+            "add": self._add,
+            "silu_mul": self._held_back,
+            "rms_norm": self._held_back,
+            "linear": self._held_back,
+            "rope": self._held_back,
+            "logits": self._logits,
+        }
+        for place, operation in enumerate(self._graph.operations):
+            handler = handlers.get(operation.name)
+            if handler is None:
+                raise self._unsupported(operation)
+            handler(place, operation)
+
+    def _held_back(self, place: int, operation: Operation) -> None:
+        """Written when it is consumed."""
+
+    def _embed(self, place: int, operation: Operation) -> None:
+        target = self._native.add_floats(operation.output.width, False)
+        self._native.embed(self._linear(operation.weights[0].name), target)
+        self._floats[operation.output.index] = target
+
+    def _attention(self, place: int, operation: Operation) -> None:
+        query, key, value = (self._makers[each.index] for each in operation.inputs)
+        if (query.name, key.name, value.name) != ("rope", "rope", "linear") or query.attributes != key.attributes:
+            raise self._unsupported(operation)
+        linears = [self._makers[query.inputs[0].index], self._makers[key.inputs[0].index], value]
+        if any(linear.name != "linear" or linear.inputs != value.inputs for linear in linears):
+            raise self._unsupported(operation)
+        cache = operation.attributes["cache"]
+        projected = self._shared("qkv", sum(linear.output.width for linear in linears))
+        columns = [0, linears[0].output.width, linears[0].output.width + linears[1].output.width]
+        self._products(value.inputs[0], list(zip(linears, columns, strict=True)), projected, add=False)
+        target = self._native.add_floats(operation.output.width, False)
+        self._native.attend(
+            projected,
+            target,
+            self._native.add_cache_layer(cache.num_kv_heads, cache.head_dim),
+            self._rope(query.attributes["spec"]),
+            operation.output.width // cache.head_dim,
+            cache.window or 0,
+            operation.attributes["scale"],
+        )
+        self._floats[operation.output.index] = target
+
+    def _add(self, place: int, operation: Operation) -> None:
+        residual, added = operation.inputs
+        linear = self._makers[added.index]
+        # The sum is taken in place, so nobody may want the residual afterwards.
+        if linear.name != "linear" or residual.index not in self._floats or self._last_use[residual.index] != place:
+            raise self._unsupported(operation)
+        target = self._floats[residual.index]
+        self._products(linear.inputs[0], [(linear, 0)], target, add=True)
+        self._floats[operation.output.index] = target
+
+    def _logits(self, place: int, operation: Operation) -> None:
+        norm = self._makers[operation.inputs[0].index]
+        if norm.name != "rms_norm":
+            raise self._unsupported(operation)
+        source = norm.inputs[0]
+        gathered = self._native.add_floats(source.width, True)
+        self._native.gather(self._floats[source.index], gathered)
+        weight = self._pack(operation.weights[0].name)
+        activations = self._native.add_activations(source.width, weight.layout.integer, True)
+        self._native.norm(gathered, self._vector(norm.weights[0].name), activations, norm.attributes["epsilon"])
+        target = self._native.add_floats(operation.output.width, True)
+        self._native.product(activations, target, [(weight.index, 0)], False)
+
+    def _products(self, source: Value, parts: list[tuple[Operation, int]], target: int, *, add: bool) -> None:
+        """One product for each form of activations among the parts' layouts."""
+        for integer in (True, False):
+            chosen = [(part, column) for part, column in parts if self._pack_linear(part).layout.integer is integer]
+            if chosen:
+                activations = self._converted(source, integer)
+                self._native.product(activations, target, [(self._pack_linear(part).index, column) for part, column in chosen], add)
+
+    def _converted(self, value: Value, integer: bool) -> int:
+        """The activations of a value, in the form that a layout multiplies; written once."""
+        key = (value.index, integer, False)
+        if key in self._activations:
+            return self._activations[key]
+        maker = self._makers[value.index]
+        if maker.name == "silu_mul":
+            activations = self._gated(maker, integer)
+        elif maker.name == "rms_norm" and maker.inputs[0].index in self._floats:
+            activations = self._form("norm", value.width, integer)
+            source = self._floats[maker.inputs[0].index]
+            self._native.norm(source, self._vector(maker.weights[0].name), activations, maker.attributes["epsilon"])
+        elif value.index in self._floats:
+            activations = self._form("convert", value.width, integer)
+            self._native.convert(self._floats[value.index], activations)
+        else:
+            raise self._unsupported(maker)
+        self._activations[key] = activations
+        return activations
+
+    def _gated(self, operation: Operation, integer: bool) -> int:
+        gate, up = (self._makers[value.index] for value in operation.inputs)
+        if gate.name != "linear" or up.name != "linear" or gate.inputs != up.inputs:
+            raise self._unsupported(operation)
+        packed = [self._pack_linear(gate), self._pack_linear(up)]
+        if packed[0].layout.integer != packed[1].layout.integer:
+            raise self._unsupported(operation)
+        source = self._converted(gate.inputs[0], packed[0].layout.integer)
+        target = self._form("gated", operation.output.width, integer)
+        self._native.gated(source, packed[0].index, packed[1].index, target)
+        return target
+
+    def _shared(self, purpose: str, width: int) -> int:
+        """A buffer that every layer uses in turn."""
+        key = (purpose, width)
+        if key not in self._scratch:
+            self._scratch[key] = self._native.add_floats(width, False)
+        return self._scratch[key]
+
+    def _form(self, purpose: str, width: int, integer: bool) -> int:
+        key = (f"{purpose} {integer}", width)
+        if key not in self._scratch:
+            self._scratch[key] = self._native.add_activations(width, integer, False)
+        return self._scratch[key]
+
+    def _pack_linear(self, operation: Operation) -> PackedWeight:
+        bias = operation.weights[1].name if len(operation.weights) > 1 else None
+        return self._pack(operation.weights[0].name, bias)
+
+    def _linear(self, name: str) -> int:
+        return self._pack(name).index
+
+    def _pack(self, name: str, bias: str | None = None) -> PackedWeight:
+        """Packs a weight at its first use; one that serves twice is held once."""
+        if name not in self._packed:
+            tensor = self._weights(name)
+            ready = packable(tensor)
+            outputs, inner = tensor.shape
+            index = self._native.add_linear(ready.layout, outputs, inner, self._bias(bias))
+            changed = self._native.fill(index, ready.storage, ready.data, np.empty(0, np.int64))
+            if changed or tensor.kind not in ("F32", "F16", "BF16", "Q8_0", "Q5_0", "Q4_0", "Q4_1"):
+                label = f"{tensor.kind} as {layout_of(tensor.kind).name.lower()}"
+                self.rounded[label] = self.rounded.get(label, 0) + 1
+            self._packed[name] = PackedWeight(index, ready.layout, changed)
+            self._on_progress(tensor.nbytes)
+        return self._packed[name]
+
+    def _bias(self, name: str | None) -> Any:
+        return np.empty(0, np.float32) if name is None else self._floats_of(name)
+
+    def _vector(self, name: str) -> int:
+        if name not in self._vectors:
+            self._vectors[name] = self._native.add_vector(self._floats_of(name))
+        return self._vectors[name]
+
+    def _floats_of(self, name: str) -> Any:
+        tensor = self._weights(name)
+        self._on_progress(tensor.nbytes)
+        return np.ascontiguousarray(decode(tensor), dtype=np.float32).reshape(-1)
+
+    def _rope(self, spec: RopeSpec) -> int:
+        if spec not in self._ropes:
+            self._ropes[spec] = self._native.add_rope(np.array(spec.inverse_frequencies, np.float32), spec.scale)
+        return self._ropes[spec]
+
+    def _unsupported(self, operation: Operation) -> UnsupportedModelError:
+        return UnsupportedModelError(
+            f"the cpu backend has no form for {operation.name} as this model uses it; the reference backend (--backend reference) does"
+        )

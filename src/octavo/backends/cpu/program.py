@@ -1,0 +1,58 @@
+"""The native program behind the backend's seam."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.backends.base import StepInputs
+from octavo.protocol.errors import ConfigError
+
+BLOCK_MULTIPLE = 16
+
+
+class CpuProgram:
+    """A packed model and its bfloat16 KV cache."""
+
+    def __init__(self, native: Any, notes: list[str]) -> None:
+        self._native = native
+        self.notes = notes
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of the packed weights; one that serves twice counts once."""
+        return int(self._native.weights_bytes())
+
+    def kv_bytes_per_block(self, block_size: int) -> int:
+        """Bytes of keys and values of one block, all layers together."""
+        return int(self._native.cache_bytes_per_block(block_size))
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+        """Makes the KV cache, in memory that the system commits as it is first written. Raises ConfigError for a block size that is no
+        multiple of 16: the kernels read keys sixteen at a time."""
+        if block_size % BLOCK_MULTIPLE:
+            raise ConfigError(f"block_size: the cpu backend needs a multiple of {BLOCK_MULTIPLE}, not {block_size}", param="block_size")
+        self._native.allocate_cache(num_blocks, block_size)
+
+    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+        """Copies block source → destination in every layer."""
+        self._native.copy_blocks(copies)
+
+    def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
+        """Computes one step without the GIL; logits `[samples, vocab_size]`, which the next run overwrites."""
+        logits: npt.NDArray[np.float32] = self._native.run(
+            step.token_ids,
+            step.positions,
+            step.slot_mapping,
+            step.query_starts,
+            step.sequence_lengths,
+            step.block_tables,
+            step.logit_rows,
+        )
+        return logits
+
+    def close(self) -> None:
+        """Frees memory and threads."""
+        self._native = None
