@@ -114,6 +114,15 @@ OCTAVO_INLINE void dot_group_int8(const std::uint8_t* cell, const std::int8_t* x
 #endif
 }
 
+// Asks for the cell that lies some kilobytes ahead: with few rows a product is a pass over memory, and the machine's own prefetching stops at
+// every page.
+template <std::size_t Bytes>
+OCTAVO_INLINE void prefetch_cell(const std::uint8_t* cell) {
+  constexpr std::size_t kAhead = 4096;
+#pragma GCC unroll 16
+  for (std::size_t line = 0; line < Bytes; line += 64) __builtin_prefetch(cell + kAhead + line, 0, 3);
+}
+
 template <int Rows>
 OCTAVO_INLINE void tile_integer(const PackedLinear& weight, const std::uint8_t* panel, const Activations& activations, std::size_t row,
                                 f32x16 (&y)[Rows]) {
@@ -127,6 +136,7 @@ OCTAVO_INLINE void tile_integer(const PackedLinear& weight, const std::uint8_t* 
   if (nibbles) {
     for (std::size_t group = 0; group < count; ++group) {
       const std::uint8_t* cell = panel + group * cell_bytes(Layout::kInt4);
+      if (Rows <= 2) prefetch_cell<cell_bytes(Layout::kInt4)>(cell);
       i32x16 sums[Rows];
       dot_group_int4<Rows>(cell, x + group * kGroup, stride, sums);
       const f32x16 scale = half_to_float(cell + 256), minimum = half_to_float(cell + 288);
@@ -140,6 +150,7 @@ OCTAVO_INLINE void tile_integer(const PackedLinear& weight, const std::uint8_t* 
   } else {
     for (std::size_t group = 0; group < count; ++group) {
       const std::uint8_t* cell = panel + group * cell_bytes(Layout::kInt8);
+      if (Rows <= 2) prefetch_cell<cell_bytes(Layout::kInt8)>(cell);
       i32x16 sums[Rows];
       dot_group_int8<Rows>(cell, x + group * kGroup, stride, activations.offsets + row * count + group, count, sums);
       const f32x16 scale = half_to_float(cell + 512);

@@ -1,6 +1,7 @@
 // Memory of a program: aligned, grown on demand, never shrunk while it runs.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +9,9 @@
 #include <memory>
 #include <new>
 #include <utility>
+#include <vector>
+
+#include "kernels/kernels.hpp"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -47,6 +51,26 @@ class AlignedBytes {
   };
   std::unique_ptr<std::uint8_t[], Free> data_;
   std::size_t size_ = 0;
+};
+
+// Memory that is handed out piece by piece and freed as a whole. Weights lie in it one after another, so that huge pages cover them all.
+class Arena {
+ public:
+  std::uint8_t* take(std::size_t size) {
+    size = (size + 63) / 64 * 64;
+    if (chunks_.empty() || used_ + size > chunks_.back().size()) {
+      chunks_.emplace_back(std::max(size, kChunk));
+      used_ = 0;
+    }
+    std::uint8_t* piece = chunks_.back().data() + used_;
+    used_ += size;
+    return piece;
+  }
+
+ private:
+  static constexpr std::size_t kChunk = std::size_t{64} << 20;
+  std::vector<AlignedBytes> chunks_;
+  std::size_t used_ = 0;
 };
 
 // Rows of floats, one a token or one a sample.

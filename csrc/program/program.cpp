@@ -50,11 +50,8 @@ std::size_t Program::add_vector(std::vector<float> values) {
 std::size_t Program::add_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias) {
   require(outputs > 0 && inner > 0, "a linear needs outputs and inner values");
   require(bias.empty() || bias.size() == outputs, "a bias needs one value for each output");
-  Linear linear;
-  linear.data = AlignedBytes(packed_bytes(layout, outputs, inner));
-  linear.bias = std::move(bias);
-  linear.packed = {layout, outputs, inner, linear.data.data(), nullptr};
-  linears_.push_back(std::move(linear));
+  std::uint8_t* data = arena_.take(packed_bytes(layout, outputs, inner));
+  linears_.push_back({{layout, outputs, inner, data, nullptr}, data, std::move(bias)});
   Linear& kept = linears_.back();
   // Moving a vector keeps its elements where they are, so this stays true however many linears follow.
   kept.packed.bias = kept.bias.empty() ? nullptr : kept.bias.data();
@@ -125,7 +122,7 @@ void Program::add_operation(Operation operation) {
 
 std::size_t Program::weights_bytes() const {
   std::size_t total = 0;
-  for (const Linear& linear : linears_) total += linear.data.size() + linear.bias.size() * sizeof(float);
+  for (const Linear& linear : linears_) total += packed_bytes(linear.packed.layout, linear.packed.outputs, linear.packed.inner) + linear.bias.size() * sizeof(float);
   for (const auto& vector : vectors_) total += vector.size() * sizeof(float);
   return total;
 }

@@ -58,7 +58,7 @@ using Operation = std::variant<EmbedOp, GatherOp, NormOp, ConvertOp, ProductOp, 
 
 struct Linear {
   PackedLinear packed;
-  AlignedBytes data;
+  std::uint8_t* data;
   std::vector<float> bias;
 };
 
@@ -81,7 +81,7 @@ class Program {
   std::size_t add_vector(std::vector<float> values);
   // Memory for a packed linear; `linear_data` is then to be filled.
   std::size_t add_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias);
-  std::uint8_t* linear_data(std::size_t index) { return linears_.at(index).data.data(); }
+  std::uint8_t* linear_data(std::size_t index) { return linears_.at(index).data; }
   const PackedLinear& linear(std::size_t index) const { return linears_.at(index).packed; }
   std::size_t add_rope(std::vector<float> inverse_frequencies, float scale);
   std::size_t add_cache_layer(std::size_t kv_heads, std::size_t head_dim);
@@ -141,6 +141,7 @@ class Program {
   std::vector<ActivationBuffer> activations_;
   std::vector<bool> shared_;  // activations that the team writes together whatever their rows
   std::vector<std::vector<float>> vectors_;
+  Arena arena_;
   std::vector<Linear> linears_;
   std::vector<Rope> ropes_;
   std::vector<CacheLayer> layers_;
