@@ -2,7 +2,6 @@
 #include "team/gate.hpp"
 
 #include <chrono>
-#include <thread>
 
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -42,10 +41,10 @@ void Gate::set(std::uint32_t value) {
   if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_all(value_);
 }
 
-std::uint32_t Gate::wait(std::uint32_t old, Patience patience) {
+std::uint32_t Gate::wait(std::uint32_t old, std::uint32_t spin_nanoseconds) {
   std::uint32_t now = value_.load(std::memory_order_acquire);
   if (now != old) return now;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(patience.spin_nanoseconds);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(spin_nanoseconds);
   do {
     for (int i = 0; i < 16; ++i) {
       pause();
@@ -53,11 +52,6 @@ std::uint32_t Gate::wait(std::uint32_t old, Patience patience) {
       if (now != old) return now;
     }
   } while (std::chrono::steady_clock::now() < until);
-  for (std::uint32_t i = 0; i < patience.yields; ++i) {
-    std::this_thread::yield();
-    now = value_.load(std::memory_order_acquire);
-    if (now != old) return now;
-  }
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   while ((now = value_.load(std::memory_order_seq_cst)) == old) sleep_while(value_, old);
   sleepers_.fetch_sub(1, std::memory_order_relaxed);

@@ -1,4 +1,7 @@
-// A number that threads wait for to change: they spin for a while, then yield, then sleep in the kernel.
+// A number that threads wait for to change: they spin for a while, then sleep in the kernel.
+//
+// They don't call sched_yield in between. Since Linux 6.18 a yield forfeits the rest of the thread's time slice, and beside a busy process
+// on its core each one costs milliseconds: a step with two yields at each barrier took up to 40 times as long, one that sleeps at once 2.
 #pragma once
 
 #include <atomic>
@@ -8,19 +11,13 @@ namespace octavo {
 
 class Gate {
  public:
-  // How long a waiter stays awake.
-  struct Patience {
-    std::uint32_t spin_nanoseconds;  // spinning, with the processor's pause
-    std::uint32_t yields;            // then so many calls of sched_yield
-  };
-
   std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
 
   // Changes the value and wakes all who sleep. What the caller wrote before is seen by those who leave `wait`.
   void set(std::uint32_t value);
 
-  // Returns the value once it differs from `old`.
-  std::uint32_t wait(std::uint32_t old, Patience patience);
+  // Returns the value once it differs from `old`. Stays awake for about `spin_nanoseconds`.
+  std::uint32_t wait(std::uint32_t old, std::uint32_t spin_nanoseconds);
 
  private:
   alignas(64) std::atomic<std::uint32_t> value_{0};

@@ -15,10 +15,14 @@
 namespace octavo {
 namespace {
 
-// Between operations threads wait some microseconds for the slowest. Sleeping costs several, so they spin a little longer than that.
-constexpr Gate::Patience kAtBarrier{10'000, 2};
-// Between steps Python schedules and samples. Back-to-back steps find the team awake; an idle server sleeps.
-constexpr Gate::Patience kBetweenRuns{50'000, 0};
+// How long threads stay awake where they wait, in nanoseconds. At barriers, between operations, they wait some microseconds for the slowest;
+// between runs, for Python to schedule the next step, so that back-to-back steps find them awake while an idle server sleeps. Sleeping and
+// waking costs 5 microseconds, and up to 40 on a virtual machine. A thread that isn't pinned may spin on the very core where the one that it
+// waits for should run, so it gives way sooner.
+constexpr std::uint32_t kAtBarrier = 20'000;
+constexpr std::uint32_t kAtBarrierNotPinned = 5'000;
+constexpr std::uint32_t kBetweenRuns = 50'000;
+constexpr std::uint32_t kBetweenRunsNotPinned = 20'000;
 
 // Thrown by a barrier when another thread has failed, to leave the job.
 struct Abandoned {};
@@ -88,7 +92,7 @@ void Team::loop(int index) {
   if (!cores_.empty()) pin_this_thread(cores_[static_cast<std::size_t>(index)]);
   std::uint32_t seen = 0;
   for (;;) {
-    seen = start_.wait(seen, kBetweenRuns);
+    seen = start_.wait(seen, cores_.empty() ? kBetweenRunsNotPinned : kBetweenRuns);
     if (stopping_) return;
     work(index);
   }
@@ -137,7 +141,7 @@ bool Team::meet() {
     next = ((phase | 1) + 1) | static_cast<std::uint32_t>(failed_.load(std::memory_order_relaxed));
     phase_.set(next);
   } else {
-    next = phase_.wait(phase, kAtBarrier);
+    next = phase_.wait(phase, cores_.empty() ? kAtBarrierNotPinned : kAtBarrier);
   }
   return (next & 1) != 0;
 }

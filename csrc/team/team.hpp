@@ -25,7 +25,7 @@ class Member {
   int index() const { return index_; }
   int size() const;
 
-  // Returns when every thread of the team has arrived; what any wrote before it, all may read after it. Spins briefly, then yields, then
+  // Returns when every thread of the team has arrived; what any wrote before it, all may read after it. Spins briefly, then
   // sleeps. If another thread's function has thrown, this throws too (something that only `run` should catch).
   void barrier();
 
