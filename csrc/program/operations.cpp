@@ -19,8 +19,13 @@ constexpr std::size_t kGatedRows = 48;
 std::size_t blocks(std::size_t rows, std::size_t block) { return (rows + block - 1) / block; }
 
 // Chunks small enough to even out the threads, large enough that taking them costs nothing.
-std::size_t chunk_of(std::size_t count, int threads) {
-  return std::max<std::size_t>(1, count / (static_cast<std::size_t>(threads) * 8));
+std::size_t chunk_of(std::size_t count, int threads) { return std::max<std::size_t>(1, count / (static_cast<std::size_t>(threads) * 8)); }
+
+// The same for a product's panels. With few rows it is a pass over memory, and long runs are read faster than short ones.
+std::size_t panels_chunk(std::size_t count, int threads, std::size_t rows) {
+  constexpr std::size_t kFewRows = 4;
+  const std::size_t parts = static_cast<std::size_t>(threads) * (rows <= kFewRows ? 2 : 8);
+  return (count + parts - 1) / parts;
 }
 
 }  // namespace
@@ -109,7 +114,7 @@ void Program::run_op(const ProductOp& op, Member& member, const StepInputs& step
   const Store how = op.add ? Store::kAdd : Store::kAssign;
   const std::size_t row_blocks = blocks(rows, kRowBlock);
   // Within a block of rows the panels follow one another, so that the rows' activations are read from the cache.
-  member.share(total * row_blocks, chunk_of(total, member.size()), [&](std::size_t begin, std::size_t end) {
+  member.share(total * row_blocks, panels_chunk(total, member.size(), rows), [&](std::size_t begin, std::size_t end) {
     while (begin < end) {
       const std::size_t block = begin / total;
       std::size_t first = begin % total;
@@ -143,7 +148,7 @@ void Program::run_op(const GatedOp& op, Member& member, const StepInputs& step) 
   float* ups = gates + kGatedRows * kGroup;
   const std::size_t total = target.cells(), row_blocks = blocks(rows, kGatedRows), panel_count = panels(gate.outputs);
   // A unit is one group of 32 outputs, so that it can be converted where it is made.
-  member.share(total * row_blocks, chunk_of(total, member.size()), [&](std::size_t begin, std::size_t end) {
+  member.share(total * row_blocks, panels_chunk(total, member.size(), rows), [&](std::size_t begin, std::size_t end) {
     for (std::size_t unit = begin; unit < end; ++unit) {
       const std::size_t cell = unit % total, first = unit / total * kGatedRows, count = std::min(kGatedRows, rows - first);
       const std::size_t panel = 2 * cell, panel_end = std::min(panel_count, panel + 2), width = std::min<std::size_t>(kGroup, gate.outputs - cell * kGroup);
