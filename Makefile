@@ -24,8 +24,14 @@ setup: ## Make .venv with Octavo and the development tools; quick when nothing c
 setup-serve: ## Make .venv with Octavo alone
 	@scripts/setup.sh serve
 
-native: setup ## Build the C++ module again after a change; seconds when little changed
+native: setup ## Build the C++ module again after a change (setup does so too)
 	@scripts/native.sh module
+
+native-test: setup ## Build and run the C++ tests
+	@scripts/native.sh test
+
+sanitize: setup ## C++ tests and the tests of the native backend with address, undefined-behaviour and thread sanitizers
+	@scripts/sanitize.sh
 
 lint: setup ## Check style and format (ruff)
 	$(PY) -m ruff check

@@ -1,6 +1,6 @@
 # Looks for what the native module needs: a C++20 compiler and Python's headers.
 
-set(OCTAVO_HOW_TO "Install them (Debian, Ubuntu: apt-get install g++ python3-dev; Fedora: dnf install gcc-c++ python3-devel), then install Octavo again with pip install --no-cache-dir --force-reinstall --no-deps.")
+set(OCTAVO_HOW_TO "Install a C++ compiler and Python's headers (Debian, Ubuntu: apt-get install g++ python3-dev; Fedora: dnf install gcc-c++ python3-devel), then Octavo again: pip install --no-cache-dir --force-reinstall --no-deps octavo.")
 
 # Sets `out` to the reason why the module can't be built, in a sentence or two, or to nothing when it can; then CXX is enabled and Python found.
 macro(octavo_find_toolchain out)

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Builds C++ incrementally, each kind in its own folder of build/; two who build the same kind at once wait for one another.
+# Builds the C++ incrementally, each kind in its own folder of build/. Two who build the same kind at once wait for one another.
 #
-#   scripts/native.sh module            octavo._native into src/octavo, where the editable install finds it
-#   scripts/native.sh test              that, with the C++ tests, and runs them
-#   scripts/native.sh asan              the module and tests with address and undefined-behaviour sanitizers in build/asan; runs the C++ tests
-#   scripts/native.sh tsan              the C++ tests with the thread sanitizer in build/tsan; runs them
+#   scripts/native.sh module    octavo._native into src/octavo, where the editable install finds it
+#   scripts/native.sh test      that and the C++ tests, and runs them
+#   scripts/native.sh asan      module and tests with the address and undefined-behaviour sanitizers, in build/asan, and runs the C++ tests
+#   scripts/native.sh tsan      the C++ tests with the thread sanitizer, in build/tsan, and runs those of the thread team
 #
-# Any further arguments go to CMake. CXX picks the compiler.
+# Further arguments go to CMake. Needs .venv (make setup) and a C++ compiler: CXX picks one. WERROR=OFF lets warnings pass.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
@@ -14,24 +14,31 @@ export PATH
 
 kind=${1:-module}
 [ $# -eq 0 ] || shift
+target=all
+tests=.
 case $kind in
-module) dir=build/native; set -- -DOCTAVO_INPLACE=ON -DOCTAVO_TESTS=OFF "$@" ;;
-test) dir=build/native; set -- -DOCTAVO_INPLACE=ON -DOCTAVO_TESTS=ON "$@" ;;
-asan) dir=build/asan; set -- -DOCTAVO_SANITIZE=address,undefined -DOCTAVO_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" ;;
-tsan) dir=build/tsan; set -- -DOCTAVO_SANITIZE=thread -DOCTAVO_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" ;;
-*) echo "usage: scripts/native.sh module|test|asan|tsan [cmake arguments]" >&2; exit 2 ;;
+module) dir=build/native; target=octavo_native; set -- -DOCTAVO_INPLACE=ON "$@" ;;
+test) dir=build/native; set -- -DOCTAVO_INPLACE=ON "$@" ;;
+asan) dir=build/asan; set -- -DOCTAVO_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" ;;
+tsan) dir=build/tsan; target=team_test; tests=team; set -- -DOCTAVO_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" ;;
+*) echo "usage: scripts/native.sh module|test|asan|tsan [CMake arguments]" >&2; exit 2 ;;
 esac
 
 mkdir -p "$dir"
 exec 9>"$dir.lock"
-flock 9
-# What CMake was configured with; with the same again the build itself notices changed files and CMakeLists.
-wanted=$(printf '%s\n' "$PWD" "${CXX:-}" "$@")
+if command -v flock >/dev/null; then flock 9; fi
+# What CMake was configured with. If it's the same again, the build itself notices what changed, also in CMakeLists.txt.
+wanted=$(printf '%s\n' "$PWD" "${CXX:-}" "${WERROR:-ON}" "$@")
 if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/.configured" 2>/dev/null)" != "$wanted" ]; then
     rm -f "$dir/CMakeCache.txt" "$dir/.configured"
-    cmake -S . -B "$dir" -G Ninja -Wno-dev -DOCTAVO_NATIVE=ON -DOCTAVO_WERROR=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python" "$@" >"$dir.log" 2>&1 ||
-        { cat "$dir.log" >&2; exit 1; }
+    cmake -S . -B "$dir" -G Ninja -Wno-dev -DOCTAVO_NATIVE=ON -DOCTAVO_TESTS=ON -DOCTAVO_WERROR="${WERROR:-ON}" \
+        -DPython_EXECUTABLE="$PWD/.venv/bin/python" "$@" >"$dir.log" 2>&1 || { cat "$dir.log" >&2; exit 1; }
     echo "$wanted" >"$dir/.configured"
 fi
-cmake --build "$dir"
-if [ "$kind" != module ]; then ctest --test-dir "$dir" --output-on-failure --no-tests=error; fi
+if [ -n "${QUIET:-}" ]; then
+    cmake --build "$dir" --target "$target" >"$dir.log" 2>&1 || { cat "$dir.log" >&2; exit 1; }
+else
+    cmake --build "$dir" --target "$target"
+fi
+exec 9>&-
+[ "$kind" = module ] || ctest --test-dir "$dir" -R "$tests" --output-on-failure --no-tests=error

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes .venv at the project's root and installs Octavo into it, in editable form: `scripts/setup.sh serve` (to run it) or
 # `scripts/setup.sh dev` (with the tools that tests and checks need). Does nothing when what was installed is still what
-# pyproject.toml asks for. Needs no terminal; PYTHON=/path/to/python picks the interpreter.
+# pyproject.toml asks for. With a C++ compiler it builds the native CPU backend too, and `dev` builds it again where C++ has changed.
+# Needs no terminal; PYTHON=/path/to/python picks the interpreter, CXX the compiler.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -55,22 +56,55 @@ make_venv() {
     exit 1
 }
 
-# What the environment was made from: the requirements, this place (an editable install points at it), and the interpreter.
-state() { { pwd -P; sha256sum <pyproject.toml; "$venv/bin/python" -V; } 2>&1; }
+# Whether the native backend can be built: a compiler, and the headers of this Python.
+has_compiler() { command -v "${CXX:-c++}" >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1; }
+has_headers() { "$venv/bin/python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; }
+
+# Installs what the native backend needs, if this is root on Debian or Ubuntu; otherwise says what to install and goes on without it.
+find_compiler() {
+    packages=
+    has_compiler || packages=g++
+    has_headers || packages="$packages python$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-dev"
+    if [ -z "$packages" ]; then return; fi
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "installing $packages with apt-get, to build the native CPU backend"
+        export DEBIAN_FRONTEND=noninteractive
+        # shellcheck disable=SC2086  # several packages
+        apt-get install -y -q $packages >/dev/null 2>&1 || { apt-get update -q >/dev/null && apt-get install -y -q $packages >/dev/null; } || true
+    fi
+    if has_compiler && has_headers; then return; fi
+    say "going on WITHOUT the native CPU backend, which needs a C++ compiler and Python's headers; the reference backend works, slowly"
+    say "to get it: sudo apt-get install$(printf ' %s' $packages), then make setup"
+}
+
+# What the environment was made from: the requirements, this place (an editable install points at it), the interpreter, and whether there
+# is a compiler. Without the development tools pip builds the module, so then the C++ counts as well.
+state() {
+    { pwd -P; sha256sum <pyproject.toml; "$venv/bin/python" -V; if has_compiler && has_headers; then echo native; fi; } 2>&1
+    [ "$1" = dev ] || find CMakeLists.txt cmake csrc -type f -exec sha256sum {} + | sort | sha256sum
+}
+
+# Builds the module where C++ has changed; that takes no time when nothing did.
+build_native() { if has_compiler && has_headers; then QUIET=1 scripts/native.sh module; fi; }
 
 # Scripts in an environment hold its absolute path, so one that was moved or copied here is of no use.
 moved() { ! grep -qsF "$(pwd -P)/$venv" "$venv/pyvenv.cfg" && [ "$(grep -cs '^command' "$venv/pyvenv.cfg")" = 1 ]; }
 
-if is_python "$venv/bin/python" && has_state=$(state); then
-    for done in dev "$kind"; do  # what dev installs is all that serve needs
-        if [ "$(cat "$venv/.octavo-$done" 2>/dev/null)" = "$has_state" ]; then exit 0; fi
-    done
+if is_python "$venv/bin/python"; then
+    if [ "$(cat "$venv/.octavo-dev" 2>/dev/null)" = "$(state dev)" ]; then build_native; exit 0; fi  # dev has all that serve needs
+    if [ "$kind" = serve ] && [ "$(cat "$venv/.octavo-serve" 2>/dev/null)" = "$(state serve)" ]; then exit 0; fi
 fi
 if ! is_python "$venv/bin/python" || ! has_pip || moved; then
     python=$(find_python)
     make_venv "$python"
 fi
-say "installing Octavo into $venv (the first time takes a minute or so)"
+find_compiler
+say "installing Octavo into $venv (the first time takes a minute or two)"
 rm -f "$venv/.octavo-serve" "$venv/.octavo-dev"
-"$venv/bin/python" -m pip install -q -e "$target"
-state >"$venv/.octavo-$kind"
+if [ "$kind" = dev ]; then
+    "$venv/bin/python" -m pip install -q -C cmake.define.OCTAVO_NATIVE=OFF -e "$target"
+    build_native
+else
+    "$venv/bin/python" -m pip install -q -e "$target"
+fi
+state "$kind" >"$venv/.octavo-$kind"
