@@ -34,7 +34,7 @@ set(level_avx512_vnni -march=x86-64-v4 -mavx512vnni)
 set(level_avx512_bf16 -march=x86-64-v4 -mavx512vnni -mavx512bf16)
 set(levels avx2 avx512_vnni avx512_bf16)
 
-file(GLOB sources CONFIGURE_DEPENDS csrc/isa/*.cpp csrc/kernels/*.cpp csrc/pack/*.cpp csrc/program/*.cpp csrc/team/*.cpp)
+file(GLOB sources CONFIGURE_DEPENDS csrc/isa/*.cpp csrc/kernels/*.cpp csrc/pack/*.cpp csrc/probe/*.cpp csrc/program/*.cpp csrc/team/*.cpp)
 set(x86 OFF)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
   set(x86 ON)

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "binding/probe.hpp"
 #include "isa/isa.hpp"
 #include "pack/pack.hpp"
 #include "program/program.hpp"
@@ -122,6 +123,7 @@ NB_MODULE(_native, module) {
         return names;
       },
       "The instruction sets that this machine can run, the least able first.");
+  bind_probes(module);
   nb::class_<BoundProgram>(module, "Program", "A model as fused operations; see csrc/program/program.hpp.")
       .def(nb::init<std::size_t, int, std::vector<int>, const std::string&>(), nb::arg("vocabulary"), nb::arg("threads"), nb::arg("cores"),
            nb::arg("isa"))
