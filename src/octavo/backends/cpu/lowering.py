@@ -2,6 +2,7 @@
 
 Norms, linears and ropes are held back until something consumes them, and are then written as one fused operation: norm with the conversion
 of its output, q, k and v as one product, rope with the cache write, gate and up with silu·mul, the residual sum in the product's store.
+What comes after the last attention is computed for the rows whose logits are wanted only.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ class Lowering:
         self._weights = weights
         self._on_progress = on_progress
         self._makers = {operation.output.index: operation for operation in graph.operations}
+        self._widths = {operation.output.index: operation.output.width for operation in graph.operations}
         self._last_use = {value.index: place for place, operation in enumerate(graph.operations) for value in operation.inputs}
+        self._last_attention = max(place for place, operation in enumerate(graph.operations) if operation.name == "paged_attention")
+        self._samples = False
         self._floats: dict[int, int] = {}
-        self._activations: dict[tuple[int, bool, bool], int] = {}
+        self._activations: dict[tuple[int, bool], int] = {}
         self._scratch: dict[tuple[str, int], int] = {}
         self._packed: dict[str, PackedWeight] = {}
         self._vectors: dict[str, int] = {}
@@ -94,6 +98,17 @@ class Lowering:
             operation.attributes["scale"],
         )
         self._floats[operation.output.index] = target
+        if place == self._last_attention:
+            self._gather(place)
+
+    def _gather(self, place: int) -> None:
+        """Goes on with the rows whose logits are wanted: of this attention's output, and of whatever else is still needed."""
+        self._samples = True
+        for index, source in self._floats.items():
+            if self._last_use.get(index, -1) > place:
+                target = self._native.add_floats(self._widths[index], True)
+                self._native.gather(source, target)
+                self._floats[index] = target
 
     def _add(self, place: int, operation: Operation) -> None:
         residual, added = operation.inputs
@@ -109,12 +124,8 @@ class Lowering:
         norm = self._makers[operation.inputs[0].index]
         if norm.name != "rms_norm":
             raise self._unsupported(operation)
-        source = norm.inputs[0]
-        gathered = self._native.add_floats(source.width, True)
-        self._native.gather(self._floats[source.index], gathered)
         weight = self._pack(operation.weights[0].name)
-        activations = self._native.add_activations(source.width, weight.layout.integer, True)
-        self._native.norm(gathered, self._vector(norm.weights[0].name), activations, norm.attributes["epsilon"])
+        activations = self._converted(operation.inputs[0], weight.layout.integer)
         target = self._native.add_floats(operation.output.width, True)
         self._native.product(activations, target, [(weight.index, 0)], False)
 
@@ -128,7 +139,7 @@ class Lowering:
 
     def _converted(self, value: Value, integer: bool) -> int:
         """The activations of a value, in the form that a layout multiplies; written once."""
-        key = (value.index, integer, False)
+        key = (value.index, integer)
         if key in self._activations:
             return self._activations[key]
         maker = self._makers[value.index]
@@ -166,9 +177,9 @@ class Lowering:
         return self._scratch[key]
 
     def _form(self, purpose: str, width: int, integer: bool) -> int:
-        key = (f"{purpose} {integer}", width)
+        key = (f"{purpose} {integer} {self._samples}", width)
         if key not in self._scratch:
-            self._scratch[key] = self._native.add_activations(width, integer, False)
+            self._scratch[key] = self._native.add_activations(width, integer, self._samples)
         return self._scratch[key]
 
     def _pack_linear(self, operation: Operation) -> PackedWeight:
