@@ -52,7 +52,9 @@ double arithmetic_rate(Team& team, const Probe& probe, Arithmetic kind) {
     double seconds = 0;
     team.run([&](Member& member) {
       member.barrier();
+      // Before a barrier, so that a thread that the system stops here never makes the time shorter than the work.
       const Clock::time_point start = Clock::now();
+      member.barrier();
       loop(iterations);
       member.barrier();
       if (member.index() == 0) seconds = seconds_since(start);
@@ -77,6 +79,7 @@ double read_rate(Team& team, const Probe& probe, std::size_t size, int passes) {
       std::uint32_t seen = 0;
       member.barrier();
       const Clock::time_point start = Clock::now();
+      member.barrier();
       member.share(pieces, 4, [&](std::size_t begin, std::size_t end) {
         seen ^= probe.read(memory.data() + begin * kPiece, (end - begin) * kPiece);
       });
