@@ -14,14 +14,14 @@ from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
-from octavo.server.generation import Job, collect, make_job, run
+from octavo.server.generation import Job, begin, collect, make_job
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import check_template_kwargs, normalize
 from octavo.server.prompts import TokenPrompt, check_fits, check_room, encode
 from octavo.server.requests import ChatRequest
 from octavo.server.responses import ChatChoice, ChatChunk, ChatCompletion, ChatLogprobs, ChatMessage, ChunkChoice, Delta
 from octavo.server.sampling import sampling_params, streams
-from octavo.server.streaming import EventStream, chain, event, first_item
+from octavo.server.streaming import EventStream, chain, event
 from octavo.server.usage import UsageCounter
 
 
@@ -34,8 +34,7 @@ async def create_chat_completion(ctx: ServerContext, request: Request) -> Respon
     stream = streams(body)
     job = await _prepare(ctx, request, body)
     if stream:
-        source = run(ctx, job, stream=True)
-        first = await first_item(request, ctx, source)
+        first, source = await begin(request, ctx, job)
         return EventStream(_ChunkWriter(ctx, job).events(first, source), source, ctx)
     outputs, usage = await collect(request, ctx, job)
     choices = [_choice(ctx, job, choice) for choice in sorted(outputs[0].outputs, key=lambda choice: choice.index)]

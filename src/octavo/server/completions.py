@@ -14,13 +14,13 @@ from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
-from octavo.server.generation import Job, collect, make_job, run
+from octavo.server.generation import Job, begin, collect, make_job
 from octavo.server.logprobs import TextOffsets, completion_logprobs
 from octavo.server.prompts import check_room, tokenize_prompts
 from octavo.server.requests import CompletionRequest
 from octavo.server.responses import Completion, CompletionChoice
 from octavo.server.sampling import sampling_params, streams
-from octavo.server.streaming import EventStream, chain, event, first_item
+from octavo.server.streaming import EventStream, chain, event
 from octavo.server.usage import UsageCounter
 
 DEFAULT_MAX_TOKENS = 16
@@ -37,8 +37,7 @@ async def create_completion(ctx: ServerContext, request: Request) -> Response:
     stream = streams(body)
     job = await _prepare(ctx, request, body)
     if stream:
-        source = run(ctx, job, stream=True)
-        first = await first_item(request, ctx, source)
+        first, source = await begin(request, ctx, job)
         return EventStream(_chunks(ctx, job, first, source), source, ctx)
     outputs, usage = await collect(request, ctx, job)
     choices = [
