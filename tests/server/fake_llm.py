@@ -21,6 +21,7 @@ REPLY = "Hello wörld 🙂, this is a reply."
 
 class ByteTokenizer:
     vocab_size = VOCAB_SIZE
+    chat_template: str | None = None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())

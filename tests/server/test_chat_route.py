@@ -98,6 +98,15 @@ async def test_messages_reach_the_template(client: httpx.AsyncClient, llm: FakeL
     ]
 
 
+async def test_developer_role_reaches_a_template_that_knows_it(connect, llm: FakeLLM) -> None:
+    messages = [{"role": "developer", "content": "Be brief."}, USER]
+    await chat(connect(chat_template="{% if m.role == 'developer' %}{% endif %}"), messages=messages, max_tokens=1)
+    llm.tokenizer.chat_template = "developer"
+    await chat(connect(), messages=messages, max_tokens=1)
+    await chat(connect(chat_template="{{ messages }}"), messages=messages, max_tokens=1)
+    assert [call["messages"][0]["role"] for call in llm.rendered] == ["developer", "developer", "system"]
+
+
 async def test_several_choices(client: httpx.AsyncClient) -> None:
     reply = await chat(client, n=3, temperature=1)
     assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2]

@@ -180,6 +180,7 @@ async def test_bad_completions(client: httpx.AsyncClient, fields: dict, param: s
         ({"messages": [{"role": "user", "content": "x" * 300}]}, "messages", ["317", "200"]),
         ({"messages": [USER], "chat_template_kwargs": {"explode": True}}, "messages", ["refused"]),
         ({"messages": [USER], "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools", []),
+        ({"messages": [USER], "chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self", []),
         ({"messages": [USER], "chat_template_kwargs": [1]}, "chat_template_kwargs", ["object"]),
         ({"prompt": "Hi"}, "prompt", ["/v1/completions"]),
     ],

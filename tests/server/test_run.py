@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import socket
 import sys
@@ -84,6 +85,7 @@ async def test_signal_ends_an_idle_server(number: signal.Signals) -> None:
         await served.ready()
         async with httpx.AsyncClient() as client:
             assert (await client.get(f"{served.url}/health")).status_code == 200
+            assert "GET /health" in await served.line()
             started = time.monotonic()
             served.process.send_signal(number)
             assert await served.end() == (0, "")
@@ -143,3 +145,17 @@ async def test_death_of_the_engine() -> None:
         assert code == 1
         assert "octavo: the engine has died; every waiting client was told, and the server exits\n" in errors
         assert "Traceback" not in errors
+
+
+async def test_client_that_does_not_read_cannot_hold_up_the_end() -> None:
+    async with running("torrent", "0.2") as served:
+        await served.ready()
+        host, port = served.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as idle:
+            body = json.dumps(BODY).encode()
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: o\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            idle.sendall(head.encode() + body)
+            # Long enough for the socket's buffers to fill, so that the server waits for this client.
+            await asyncio.sleep(1.5)
+            served.process.send_signal(signal.SIGTERM)
+            assert await served.end(10) == (0, "")

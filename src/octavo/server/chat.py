@@ -38,7 +38,7 @@ async def create_chat_completion(ctx: ServerContext, request: Request) -> Respon
         return EventStream(_ChunkWriter(ctx, job).events(first, source), source, ctx)
     outputs, usage = await collect(request, ctx, job)
     choices = [_choice(ctx, job, choice) for choice in sorted(outputs[0].outputs, key=lambda choice: choice.index)]
-    return json_response(ChatCompletion(job.id, job.created, job.model, choices, usage, ctx.fingerprint))
+    return json_response(ChatCompletion(**job.header(ctx), choices=choices, usage=usage))
 
 
 async def _prepare(ctx: ServerContext, request: Request, body: ChatRequest) -> Job:
@@ -76,7 +76,9 @@ async def render(
 ) -> list[int]:
     """Token ids of `messages` through the chat template. Raises InvalidRequestError that names the field at fault."""
     kwargs = check_template_kwargs(template_kwargs)
-    text = ctx.llm.render_chat(normalize(messages), add_generation_prompt=add_generation_prompt, **kwargs)
+    text = ctx.llm.render_chat(
+        normalize(messages, keep_developer=ctx.knows_developer), add_generation_prompt=add_generation_prompt, **kwargs
+    )
     # Templates write the special tokens themselves, so by default none are added to what they give.
     return await encode(ctx.llm.tokenizer, text, add_special_tokens)
 
@@ -98,6 +100,7 @@ class _ChunkWriter:
     def __init__(self, ctx: ServerContext, job: Job) -> None:
         self._ctx = ctx
         self._job = job
+        self._header = job.header(ctx)
         self._counter = UsageCounter()
 
     async def events(
@@ -129,5 +132,4 @@ class _ChunkWriter:
         return self._event([choice], usage)
 
     def _event(self, choices: list[ChunkChoice], usage: Any) -> bytes:
-        job = self._job
-        return event(ChatChunk(job.id, job.created, job.model, choices, usage, self._ctx.fingerprint))
+        return event(ChatChunk(**self._header, choices=choices, usage=usage))

@@ -45,7 +45,7 @@ async def create_completion(ctx: ServerContext, request: Request) -> Response:
         for prompt_index, output in enumerate(outputs)
         for choice in sorted(output.outputs, key=lambda choice: choice.index)
     ]
-    return json_response(Completion(job.id, job.created, job.model, choices, usage, ctx.fingerprint))
+    return json_response(Completion(**job.header(ctx), choices=choices, usage=usage))
 
 
 async def _prepare(ctx: ServerContext, request: Request, body: CompletionRequest) -> Job:
@@ -83,8 +83,10 @@ async def _chunks(
     counter = UsageCounter()
     offsets = [TextOffsets() for _ in range(job.choices)]
 
+    header = job.header(ctx)
+
     def chunk(choices: list[CompletionChoice], usage: Any) -> bytes:
-        return event(Completion(job.id, job.created, job.model, choices, usage, ctx.fingerprint))
+        return event(Completion(**header, choices=choices, usage=usage))
 
     async for prompt_index, output in chain(first, rest):
         counter.add(prompt_index, output)

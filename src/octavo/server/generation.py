@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 
@@ -31,6 +32,10 @@ class Job:
     include_usage: bool
     continuous_usage: bool
     created: int
+
+    def header(self, ctx: ServerContext) -> dict[str, Any]:
+        """What every reply and chunk of the request has in common."""
+        return {"id": self.id, "created": self.created, "model": self.model, "system_fingerprint": ctx.fingerprint}
 
     @property
     def choices(self) -> int:
