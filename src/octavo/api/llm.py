@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from octavo.api.front_end import Prompt, is_token_id, open_front_end
@@ -37,6 +38,9 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "tokenizer_mode": ("auto",),
     "disable_log_stats": (True, False),
 }
+
+# Fields of the configuration whose argument here has another name.
+OWN_NAMES = {"num_blocks_override": "num_gpu_blocks_override", "kv_cache_memory": "kv_cache_memory_bytes"}
 
 
 class LLM:
@@ -71,21 +75,22 @@ class LLM:
         **others: Any,
     ) -> None:
         refuse_others(others)
-        config = EngineConfig(
-            model=ModelConfig(model, revision, download_dir, max_model_len, generation_config),
-            cache=CacheConfig(
-                block_size,
-                **_given(gpu_memory_utilization=gpu_memory_utilization),
-                kv_cache_memory=kv_cache_memory_bytes,
-                num_blocks_override=num_gpu_blocks_override,
-            ),
-            scheduler=SchedulerConfig(**_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)),
-            backend=BackendConfig(backend, threads),
-            seed=seed,
-        )
-        progress = progress_for(quiet=quiet)
-        self._front, placed = open_front_end(config, progress, chat_template=chat_template)
-        self._core = build_core(placed, progress, (lambda line: None) if quiet else _say)
+        with _own_names():
+            config = EngineConfig(
+                model=ModelConfig(model, revision, download_dir, max_model_len, generation_config),
+                cache=CacheConfig(
+                    block_size,
+                    **_given(gpu_memory_utilization=gpu_memory_utilization),
+                    kv_cache_memory=kv_cache_memory_bytes,
+                    num_blocks_override=num_gpu_blocks_override,
+                ),
+                scheduler=SchedulerConfig(**_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)),
+                backend=BackendConfig(backend, threads),
+                seed=seed,
+            )
+            progress = progress_for(quiet=quiet)
+            self._front, placed = open_front_end(config, progress, chat_template=chat_template)
+            self._core = build_core(placed, progress, (lambda line: None) if quiet else _say)
         self._core.info.model = model
         self._front.attach(self._core.info)
         self._ids = itertools.count()
@@ -157,6 +162,10 @@ class LLM:
             return [self._front.default_params()] * count
         if isinstance(given, SamplingParams):
             return [given] * count
+        if not isinstance(given, Sequence):
+            raise InvalidRequestError(
+                f"sampling_params must be SamplingParams or a list of them, not {type(given).__name__}", param="sampling_params"
+            )
         if len(given) != count:
             raise InvalidRequestError(f"there are {count} prompts but {len(given)} sampling_params", param="sampling_params")
         return list(given)
@@ -225,6 +234,18 @@ def refuse_others(others: dict[str, Any]) -> None:
             raise TypeError(f"LLM() has no argument {name!r}")
         if value not in WITHOUT_EFFECT[name]:
             raise ConfigError(f"{name}: {value!r} is not supported by this version of Octavo", param=name)
+
+
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """Names an argument at fault as LLM has it, where the configuration calls it otherwise."""
+    try:
+        yield
+    except ConfigError as error:
+        name = OWN_NAMES.get(error.param or "")
+        if name is None:
+            raise
+        raise ConfigError(error.message.replace(f"{error.param}:", f"{name}:", 1), param=name) from error
 
 
 def _given(**values: Any) -> dict[str, Any]:
