@@ -122,8 +122,9 @@ class AsyncLLM:
                 output = generation.take() if stream else generation.output() if generation.finished else None
                 if output is not None:
                     yield output
-                if generation.finished:
-                    return
+                    # More may have come while the consumer was busy, so it is this output that says whether it was the last.
+                    if output.finished:
+                        return
         finally:
             del self._waiting[generation.key], self._keys[request_id]
             self._close_generation(generation)
