@@ -166,7 +166,9 @@ def shared_off() -> dict[str, tuple[Any, ...]]:
 
 def api_page() -> str:
     """docs/api.md."""
-    llm: Any = SimpleNamespace(info=EngineInfo("model", "llama", "reference", 1, 1, 1, 1), default_sampling={})
+    llm: Any = SimpleNamespace(
+        info=EngineInfo("model", "llama", "reference", 1, 1, 1, 1), tokenizer=SimpleNamespace(chat_template=None), default_sampling={}
+    )
     from octavo.config.server import ServerOptions
 
     document = build_app(llm, ServerOptions()).openapi()

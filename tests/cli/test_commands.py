@@ -66,7 +66,8 @@ def pull(monkeypatch, capsys):
     def run(*args: str):
         asked = []
 
-        def resolve_model(name, *, revision=None, download_dir=None):
+        def resolve_model(name, *, revision=None, download_dir=None, progress=None):
+            assert progress is not None
             asked.append((name, revision, download_dir))
             if name == "nothing":
                 raise ModelLoadError("nothing: no such model")
