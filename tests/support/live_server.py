@@ -1,0 +1,126 @@
+"""`octavo serve` in a process of its own, on a loopback port that the system chooses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+from processes import children, is_alive
+
+READY = re.compile(r"^Octavo \S+ serves .* at http://127\.0\.0\.1:(\d+) ", re.MULTILINE)
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+
+
+def engine_folders() -> set[Path]:
+    """The folders in which engines' sockets lie for a moment."""
+    return set(Path(tempfile.gettempdir()).glob("octavo-*"))
+
+
+class LiveServer:
+    """Started and ready when `with` is entered, gone with its engine when it is left. `arguments` follow `octavo serve MODEL`."""
+
+    def __init__(self, model: str | Path, *arguments: str, **environment: str) -> None:
+        self._command = [sys.executable, "-m", "octavo", "serve", str(model), *arguments]
+        if "--port" not in arguments:
+            self._command += ["--port", "0"]
+        self._environment = {**os.environ, **environment}
+        self._out, self._err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
+        self.pids: set[int] = set()
+        self.port = 0
+
+    def launch(self) -> LiveServer:
+        """Starts the process without waiting for it."""
+        # A session of its own keeps a Ctrl-C at the tests' terminal from it.
+        self.process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err, env=self._environment, start_new_session=True
+        )
+        self.pids.add(self.process.pid)
+        return self
+
+    def __enter__(self) -> LiveServer:
+        self.launch()
+        try:
+            self._wait_ready()
+        except BaseException:
+            print(self.output())
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            print(self.output())
+        for pid in self.pids:
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(STOP_SECONDS)
+        self._out.close()
+        self._err.close()
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while (found := READY.search(self.stdout)) is None:
+            assert self.process.poll() is None, f"the server ended with {self.process.returncode}:\n{self.output()}"
+            assert time.monotonic() < deadline, f"the server is not ready:\n{self.output()}"
+            time.sleep(0.02)
+        self.port = int(found[1])
+        self.pids.add(self.engine_pid)
+        assert httpx.get(f"{self.url}/health", timeout=10).status_code == 200
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def engine_pid(self) -> int:
+        (pid,) = children(self.process.pid)
+        assert "octavo.engine.process" in Path(f"/proc/{pid}/cmdline").read_text()
+        return pid
+
+    @property
+    def stdout(self) -> str:
+        return _read(self._out)
+
+    @property
+    def stderr(self) -> str:
+        return _read(self._err)
+
+    def output(self) -> str:
+        """Everything it has said so far."""
+        return f"--- stdout of octavo serve\n{self.stdout}\n--- stderr of octavo serve\n{self.stderr}\n---"
+
+    def stop(self, number: int = signal.SIGTERM, seconds: float = STOP_SECONDS) -> int:
+        """Sends a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        """The exit code, which must come within `seconds`."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the server did not end within {seconds} s:\n{self.output()}") from None
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of /metrics; a series that is labelled further than by model and engine has these labels in its name."""
+        found = {}
+        for line in httpx.get(f"{self.url}/metrics", timeout=10).text.splitlines():
+            if not line.startswith("#"):
+                series, _, value = line.rpartition(" ")
+                found[re.sub(r'(model_name|engine)="[^"]*",?', "", series).replace("{}", "").replace(",}", "}")] = float(value)
+        return found
+
+
+def _read(file: Any) -> str:
+    text: str = os.pread(file.fileno(), 1 << 24, 0).decode(errors="replace")
+    return text
