@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from live_server import LiveServer
 from model_copy import copy_model
 from processes import is_alive
+from serve_process import LiveServer
 
 
 @pytest.fixture(scope="session")

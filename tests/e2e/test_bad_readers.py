@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from live_server import LiveServer
 from processes import wait_until
+from serve_process import LiveServer
 from sse import connect, events, post_bytes, read_all, reset_on_close, unchunk
 
 ABORTED = 'vllm:request_success_total{finished_reason="abort"}'

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from live_server import LiveServer
+from serve_process import LiveServer
 from sse import events
 from workload import greedy, prompts, seeded
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from live_server import LiveServer
+from serve_process import LiveServer
 
 from octavo import LLM, SamplingParams
 

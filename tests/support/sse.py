@@ -8,14 +8,14 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from live_server import LiveServer
+from serve_process import LiveServer
 
 
 def post_bytes(path: str, body: Any) -> bytes:
     """An HTTP/1.1 request that asks for its connection to be closed."""
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: octavo\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
-    return head.encode() + data
+    head = [f"POST {path} HTTP/1.1", "Host: octavo", "Content-Type: application/json", f"Content-Length: {len(data)}", "Connection: close"]
+    return "\r\n".join([*head, "", ""]).encode() + data
 
 
 def connect(server: LiveServer, *, receive_buffer: int | None = None) -> socket.socket:

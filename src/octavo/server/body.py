@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import re
+from collections.abc import AsyncGenerator
 from email.message import Message
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from octavo.protocol.errors import InvalidRequestError, PayloadTooLargeError
 from octavo.server.fields import is_off
@@ -81,21 +83,19 @@ async def _read(request: Request, limit: int) -> bytes:
         size += len(chunk)
         too_large = size > limit
     chunks.clear()
-    await _discard(request)
+    await _discard(stream)
     raise PayloadTooLargeError(f"The body is over this server's limit of {limit} bytes.")
 
 
-async def _discard(request: Request) -> None:
+async def _discard(stream: AsyncGenerator[bytes, None]) -> None:
+    """Reads on for a while: to the body's end at once where it is there, since its last piece may have been the one too many."""
     size = 0
-    try:
+    with contextlib.suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(DISCARD_SECONDS):
-            while size < DISCARD_BYTES:
-                message = await request.receive()
-                size += len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body", False):
+            async for chunk in stream:
+                size += len(chunk)
+                if size >= DISCARD_BYTES:
                     return
-    except TimeoutError:
-        return
 
 
 def _decode(body: bytes) -> Any:

@@ -27,30 +27,28 @@ def engine_folders() -> set[Path]:
 
 
 class LiveServer:
-    """Started and ready when `with` is entered, gone with its engine when it is left. `arguments` follow `octavo serve MODEL`."""
+    """Started when `with` is entered, and by then answering unless `ready` is false; gone with its engine when it is left.
 
-    def __init__(self, model: str | Path, *arguments: str, **environment: str) -> None:
+    `arguments` follow `octavo serve MODEL`.
+    """
+
+    def __init__(self, model: str | Path, *arguments: str, ready: bool = True) -> None:
+        self.model = str(model)
         self._command = [sys.executable, "-m", "octavo", "serve", str(model), *arguments]
         if "--port" not in arguments:
             self._command += ["--port", "0"]
-        self._environment = {**os.environ, **environment}
+        self._ready = ready
         self._out, self._err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
         self.pids: set[int] = set()
         self.port = 0
 
-    def launch(self) -> LiveServer:
-        """Starts the process without waiting for it."""
-        # A session of its own keeps a Ctrl-C at the tests' terminal from it.
-        self.process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err, env=self._environment, start_new_session=True
-        )
-        self.pids.add(self.process.pid)
-        return self
-
     def __enter__(self) -> LiveServer:
-        self.launch()
+        # A session of its own keeps a Ctrl-C at the tests' terminal from it.
+        self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err, start_new_session=True)
+        self.pids.add(self.process.pid)
         try:
-            self._wait_ready()
+            if self._ready:
+                self._wait_ready()
         except BaseException:
             print(self.output())
             self.__exit__(None, None, None)
