@@ -53,7 +53,8 @@ def test_bits_hold_under_every_kernel(kernel: str) -> None:
     flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
     if {"sse3": "pni"}.get(KERNELS[kernel], KERNELS[kernel]) not in flags:
         pytest.skip(f"this machine has no {KERNELS[kernel]}")
-    environment = {**os.environ, "OPENBLAS_CORETYPE": kernel, "PYTHONPATH": str(Path(__file__).parent)}
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OPENBLAS_CORETYPE": kernel, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -303,6 +303,7 @@ async def main():
         task = asyncio.create_task(client)
         while not asyncio.all_tasks() or not (children := find()):
             await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # until it knows what to load
         print(children.pop(), flush=True)
     else:
         client = await client
@@ -322,7 +323,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("state", ["idle", "busy", "loading"])
 def test_no_engine_outlives_its_front_end(model: Path, state: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(model), state], env=environment, stdout=subprocess.PIPE, text=True)
     with parent:
         assert parent.stdout is not None

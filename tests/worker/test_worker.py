@@ -134,7 +134,7 @@ def test_removal_comes_first_then_the_new_then_copies_then_the_step() -> None:
         removed=["a"],
         new=[new("a", [9, 10])],
         scheduled=[ScheduledRequest("a", 2, [4]), ScheduledRequest("b", 1, [])],
-        copies=[(0, 5), (1, 6)],
+        copies=copies,
     )
     assert tokens_of(worker.run(plan)) == {"a": 11, "b": 4}
     assert program.events == [("copy", [(0, 5), (1, 6)]), "run"]
