@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
@@ -47,6 +48,7 @@ KERNELS = {"Prescott": "sse3", "Sandybridge": "avx", "Haswell": "avx2", "Skylake
 
 @pytest.mark.parametrize("kernel", list(KERNELS))
 def test_bits_hold_under_every_kernel(kernel: str) -> None:
+    assert np.ones(1).dot(np.ones(1)) == 1  # its BLAS is loaded
     if not any(library["internal_api"] == "openblas" for library in threadpool_info()):
         pytest.skip("numpy's BLAS is not OpenBLAS, whose kernels can be chosen")
     cpuinfo = Path("/proc/cpuinfo")
