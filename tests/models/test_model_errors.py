@@ -280,9 +280,9 @@ ABSURD: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", ABSURD, ids=json.dumps)
 def test_absurd_sizes_end_quickly_and_take_no_memory(tmp_path: Path, changes: dict[str, Any]) -> None:
     folder = write_folder(tmp_path, random_tensors(), changes)
-    started = time.monotonic()
+    started = time.process_time()  # which a busy machine doesn't stretch
     refused(folder)
-    assert time.monotonic() - started < 3
+    assert time.process_time() - started < 5
     few = {key: min(value, 64) if key == "num_hidden_layers" and value <= 10_000 else value for key, value in changes.items()}
     write_folder(tmp_path, random_tensors(), few)
     tracemalloc.start()
