@@ -30,12 +30,13 @@ def server(tiny_llama: Path) -> Iterator[LiveServer]:
         yield live
         assert live.stop() == 0
         assert not any(map(is_alive, live.pids))
+        assert live.left_behind == []
         assert "Traceback" not in live.stderr
 
 
 @pytest.fixture
 def http(server: LiveServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with server.client() as client:
         yield client
 
 

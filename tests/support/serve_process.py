@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,15 +22,11 @@ START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 
 
-def engine_folders() -> set[Path]:
-    """The folders in which engines' sockets lie for a moment."""
-    return set(Path(tempfile.gettempdir()).glob("octavo-*"))
-
-
 class LiveServer:
     """Started when `with` is entered, and by then answering unless `ready` is false; gone with its engine when it is left.
 
-    `arguments` follow `octavo serve MODEL`.
+    `arguments` follow `octavo serve MODEL`. Its temporary files lie in a folder of its own, and `left_behind` names those still there.
+    `http` is a client of it, for any number of threads.
     """
 
     def __init__(self, model: str | Path, *arguments: str, ready: bool = True) -> None:
@@ -39,12 +36,21 @@ class LiveServer:
             self._command += ["--port", "0"]
         self._ready = ready
         self._out, self._err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
+        self._said = ("", "")
+        self._folder = Path(tempfile.mkdtemp(prefix="serve-"))
         self.pids: set[int] = set()
         self.port = 0
 
     def __enter__(self) -> LiveServer:
         # A session of its own keeps a Ctrl-C at the tests' terminal from it.
-        self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err, start_new_session=True)
+        self.process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            env={**os.environ, "TMPDIR": str(self._folder)},
+            start_new_session=True,
+        )
         self.pids.add(self.process.pid)
         try:
             if self._ready:
@@ -62,6 +68,10 @@ class LiveServer:
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(STOP_SECONDS)
+        self._said = (self.stdout, self.stderr)
+        shutil.rmtree(self._folder)
+        if self.port:
+            self.http.close()
         self._out.close()
         self._err.close()
 
@@ -73,7 +83,12 @@ class LiveServer:
             time.sleep(0.02)
         self.port = int(found[1])
         self.pids.add(self.engine_pid)
-        assert httpx.get(f"{self.url}/health", timeout=10).status_code == 200
+        self.http = self.client()
+        assert self.http.get("/health").status_code == 200
+
+    @property
+    def left_behind(self) -> list[str]:
+        return [path.name for path in self._folder.iterdir()]
 
     @property
     def url(self) -> str:
@@ -87,11 +102,15 @@ class LiveServer:
 
     @property
     def stdout(self) -> str:
-        return _read(self._out)
+        return self._said[0] if self._out.closed else _read(self._out)
 
     @property
     def stderr(self) -> str:
-        return _read(self._err)
+        return self._said[1] if self._err.closed else _read(self._err)
+
+    def client(self) -> httpx.Client:
+        """Another client of it. It reads no certificates, which would take longer than most requests."""
+        return httpx.Client(base_url=self.url, timeout=30, verify=False, trust_env=False)
 
     def output(self) -> str:
         """Everything it has said so far."""
@@ -112,7 +131,7 @@ class LiveServer:
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics; a series that is labelled further than by model and engine has these labels in its name."""
         found = {}
-        for line in httpx.get(f"{self.url}/metrics", timeout=10).text.splitlines():
+        for line in self.http.get("/metrics").text.splitlines():
             if not line.startswith("#"):
                 series, _, value = line.rpartition(" ")
                 found[re.sub(r'(model_name|engine)="[^"]*",?', "", series).replace("{}", "").replace(",}", "}")] = float(value)
