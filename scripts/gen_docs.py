@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from octavo.cli.main import app as commands
+from octavo.cli.app import app as commands
 from octavo.cli.refused import ALWAYS_ON, REFUSED
 from octavo.protocol.wire import EngineInfo
 from octavo.server.app import build_app

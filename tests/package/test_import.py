@@ -49,7 +49,7 @@ def test_import_loads_nothing_heavy():
     assert not loaded & HEAVY
 
 
-@pytest.mark.parametrize("code", ["from octavo import LLM, AsyncLLM, SamplingParams", "import octavo.server.run", "import octavo.cli.main"])
+@pytest.mark.parametrize("code", ["from octavo import LLM, AsyncLLM, SamplingParams", "import octavo.server.run", "import octavo.cli.app"])
 def test_nothing_loads_torch_or_transformers(code: str):
     assert not loaded_by(code) & {"torch", "transformers", "triton", "ray"}
 
