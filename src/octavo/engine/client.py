@@ -135,6 +135,8 @@ class EngineClient:
             "octavo.engine.process",
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
+            # An interrupt at the terminal is the front end's to handle, from the child's first moment on.
+            start_new_session=True,
         )
         if self._process.stdin is None:
             raise RuntimeError("the engine process has no standard input")
