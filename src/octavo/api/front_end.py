@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import numbers
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,14 @@ from octavo.config.engine import EngineConfig
 from octavo.loading.open import open_checkpoint
 from octavo.loading.progress import Progress
 from octavo.loading.resolve import resolve_model
-from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.errors import InvalidRequestError, ModelLoadError
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineInfo
 from octavo.scheduling.limits import Limits
 from octavo.text.chat_template import load_chat_template
 from octavo.text.tokenizer import Tokenizer, load_tokenizer
 
-Prompt = str | list[int]
+Prompt = str | Sequence[int]
 
 DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -52,10 +54,11 @@ class FrontEnd:
             self.tokenizer: Tokenizer = load_tokenizer(checkpoint)
             generation_config = dict(checkpoint.generation_config)
             self.eos_token_ids = end_tokens(self.tokenizer, generation_config)
-        self.default_sampling = sampling_defaults(generation_config) if config.model.generation_config == "auto" else {}
+        self.default_sampling = sampling_defaults(generation_config, path) if config.model.generation_config == "auto" else {}
         self.path = path
         self._chat_template = load_chat_template(chat_template) if chat_template is not None else None
         self._seeds = SeedSource(config.seed)
+        self._keys = itertools.count()
         self._limits: Limits | None = None
         self._vocab_size = 0
 
@@ -78,16 +81,32 @@ class FrontEnd:
         """A request ready for the engine. Raises InvalidRequestError for a prompt or parameters that can't be served."""
         if self._limits is None:
             raise RuntimeError("no engine is attached")
+        if not isinstance(sampling, SamplingParams):
+            raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(sampling).__name__}", param="sampling_params")
         sampling.verify(self._vocab_size)
         if isinstance(prompt, str):
             text, ids = prompt, self.tokenizer.encode(prompt, add_special_tokens)
-        elif isinstance(prompt, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in prompt):
-            text, ids = None, list(prompt)
         else:
-            raise InvalidRequestError("prompt must be a string or a list of token ids", param="prompt")
+            text, ids = None, token_ids(prompt)
         self._limits.check_prompt(ids)
         seed = sampling.seed if sampling.seed is not None else self._seeds.next()
-        return Generation(request_id, text, ids, sampling, self.eos_token_ids, seed % SEED_LIMIT, self.tokenizer, time.monotonic())
+        return Generation(
+            str(next(self._keys)), request_id, text, ids, sampling, self.eos_token_ids, seed % SEED_LIMIT, self.tokenizer, time.monotonic()
+        )
+
+
+def is_token_id(value: object) -> bool:
+    """Whether `value` is a whole number; numpy's are, True and 1.0 are not."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def token_ids(prompt: object) -> list[int]:
+    """A list, tuple or one-dimensional array of whole numbers as a list of ints. Raises InvalidRequestError for anything else."""
+    if isinstance(prompt, Iterable) and not isinstance(prompt, (Mapping, bytes, bytearray)):
+        ids = list(prompt)
+        if all(map(is_token_id, ids)):
+            return [int(token) for token in ids]
+    raise InvalidRequestError("prompt must be a string or a list of token ids", param="prompt")
 
 
 def open_front_end(config: EngineConfig, progress: Progress, *, chat_template: str | None = None) -> tuple[FrontEnd, EngineConfig]:
@@ -102,12 +121,22 @@ def end_tokens(tokenizer: Tokenizer, generation_config: Mapping[str, Any]) -> li
     """The tokenizer's end tokens and those of generation_config.json (one id or a list)."""
     configured = generation_config.get("eos_token_id")
     extra = configured if isinstance(configured, list) else [] if configured is None else [configured]
-    return sorted({*tokenizer.eos_token_ids, *(token for token in extra if isinstance(token, int))})
+    return sorted({*tokenizer.eos_token_ids, *(token for token in extra if is_token_id(token) and token >= 0)})
 
 
-def sampling_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The SamplingParams fields that generation_config.json sets, the same ones as in vLLM; `max_new_tokens` is its `max_tokens`."""
+def sampling_defaults(generation_config: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The SamplingParams fields that generation_config.json sets, the same ones as in vLLM; `max_new_tokens` is its `max_tokens`.
+
+    Raises ModelLoadError, naming `path`, for values that no request could be sampled with.
+    """
     defaults = {name: generation_config[name] for name in DEFAULTED if generation_config.get(name) is not None}
     if generation_config.get("max_new_tokens") is not None:
         defaults["max_tokens"] = generation_config["max_new_tokens"]
+    try:
+        SamplingParams(**defaults)
+    except InvalidRequestError as error:
+        raise ModelLoadError(
+            f"{path}: the sampling defaults of its generation config can't hold: {error.message} "
+            'generation_config="vllm" does without them'
+        ) from error
     return defaults

@@ -16,10 +16,14 @@ SEED_LIMIT = 1 << 63
 
 
 class Generation:
-    """Follows a request through the engine, which sees each of its `n` samples as a request of its own, named `ID:INDEX`."""
+    """Follows a request through the engine, which sees each of its `n` samples as a request of its own, named `KEY:INDEX`.
+
+    `key` is never used twice for one engine: a caller may use a request id again at once, while the engine still has news of the first.
+    """
 
     def __init__(
         self,
+        key: str,
         request_id: str,
         prompt: str | None,
         prompt_token_ids: list[int],
@@ -29,6 +33,7 @@ class Generation:
         tokenizer: Tokenizer,
         arrival_time: float,
     ) -> None:
+        self.key = key
         self.request_id = request_id
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
@@ -50,7 +55,7 @@ class Generation:
 
     def engine_id(self, index: int) -> str:
         """The engine's name for a sample."""
-        return f"{self.request_id}:{index}"
+        return f"{self.key}:{index}"
 
     @property
     def finished(self) -> bool:
@@ -73,7 +78,7 @@ class Generation:
         return [self.engine_id(sample.index) for sample in self.samples if not sample.finished]
 
     def push(self, index: int, output: EngineOutput, now: float) -> bool:
-        """Takes in what a step gave a sample. True if the engine must be told to end it."""
+        """Takes in what a step gave a sample; nothing once that is finished. True if the engine must be told to end it."""
         sample = self.samples[index]
         if sample.finished:
             return False

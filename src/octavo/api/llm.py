@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
-from octavo.api.front_end import Prompt, open_front_end
+from octavo.api.front_end import Prompt, is_token_id, open_front_end
 from octavo.api.generation import Generation
+from octavo.api.interrupt import HeldInterrupt
 from octavo.api.throughput import ThroughputBar
 from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.engine.core import build_core
@@ -35,6 +38,9 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "tokenizer_mode": ("auto",),
     "disable_log_stats": (True, False),
 }
+
+# Fields of the configuration whose argument here has another name.
+OWN_NAMES = {"num_blocks_override": "num_gpu_blocks_override", "kv_cache_memory": "kv_cache_memory_bytes"}
 
 
 class LLM:
@@ -69,21 +75,22 @@ class LLM:
         **others: Any,
     ) -> None:
         refuse_others(others)
-        config = EngineConfig(
-            model=ModelConfig(model, revision, download_dir, max_model_len, generation_config),
-            cache=CacheConfig(
-                block_size,
-                **_given(gpu_memory_utilization=gpu_memory_utilization),
-                kv_cache_memory=kv_cache_memory_bytes,
-                num_blocks_override=num_gpu_blocks_override,
-            ),
-            scheduler=SchedulerConfig(**_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)),
-            backend=BackendConfig(backend, threads),
-            seed=seed,
-        )
-        progress = progress_for(quiet=quiet)
-        self._front, placed = open_front_end(config, progress, chat_template=chat_template)
-        self._core = build_core(placed, progress, (lambda line: None) if quiet else print)
+        with _own_names():
+            config = EngineConfig(
+                model=ModelConfig(model, revision, download_dir, max_model_len, generation_config),
+                cache=CacheConfig(
+                    block_size,
+                    **_given(gpu_memory_utilization=gpu_memory_utilization),
+                    kv_cache_memory=kv_cache_memory_bytes,
+                    num_blocks_override=num_gpu_blocks_override,
+                ),
+                scheduler=SchedulerConfig(**_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)),
+                backend=BackendConfig(backend, threads),
+                seed=seed,
+            )
+            progress = progress_for(quiet=quiet)
+            self._front, placed = open_front_end(config, progress, chat_template=chat_template)
+            self._core = build_core(placed, progress, (lambda line: None) if quiet else _say)
         self._core.info.model = model
         self._front.attach(self._core.info)
         self._ids = itertools.count()
@@ -119,6 +126,9 @@ class LLM:
         single = bool(messages) and isinstance(messages[0], dict)
         conversations = cast("list[list[dict[str, Any]]]", [messages] if single or not messages else messages)
         extra = dict(chat_template_kwargs or {})
+        for name in ("messages", "add_generation_prompt", "chat_template"):
+            if name in extra:
+                raise InvalidRequestError(f"chat_template_kwargs can't set {name}", param="chat_template_kwargs")
         if chat_template is not None:
             extra["chat_template"] = chat_template
         prompts: list[Prompt] = [
@@ -152,6 +162,10 @@ class LLM:
             return [self._front.default_params()] * count
         if isinstance(given, SamplingParams):
             return [given] * count
+        if not isinstance(given, Sequence):
+            raise InvalidRequestError(
+                f"sampling_params must be SamplingParams or a list of them, not {type(given).__name__}", param="sampling_params"
+            )
         if len(given) != count:
             raise InvalidRequestError(f"there are {count} prompts but {len(given)} sampling_params", param="sampling_params")
         return list(given)
@@ -163,44 +177,52 @@ class LLM:
             self._front.prepare(prompt, sampling, str(next(self._ids)), add_special_tokens=add_special_tokens)
             for prompt, sampling in zip(prompts, params, strict=True)
         ]
-        by_id = {generation.request_id: generation for generation in generations}
-        try:
-            for generation in generations:
-                for request in generation.engine_requests():
-                    self._core.add(request)
-            with ThroughputBar(len(generations), shown=use_tqdm) as bar:
-                while self._core.has_work:
-                    self._step(by_id, bar)
-        finally:
-            # After an interrupt or an error nothing of these requests may stay.
-            for request_id in self._core.request_ids:
-                self._core.abort(request_id)
+        by_key = {generation.key: generation for generation in generations}
+        with HeldInterrupt() as interrupt:
+            try:
+                for generation in generations:
+                    for request in generation.engine_requests():
+                        self._core.add(request)
+                with ThroughputBar(len(generations), shown=use_tqdm) as bar:
+                    while self._core.has_work:
+                        self._step(by_key, bar)
+                        interrupt.check()
+            finally:
+                # After an interrupt or an error nothing of these requests may stay.
+                for request_id in self._core.request_ids:
+                    self._core.abort(request_id)
         return [generation.output() for generation in generations]
 
     def _step(self, generations: dict[str, Generation], bar: ThroughputBar) -> None:
         outputs = self._core.step()
         now = time.monotonic()
         for output in outputs:
-            request_id, _, index = output.request_id.rpartition(":")
-            generation = generations[request_id]
+            key, _, index = output.request_id.rpartition(":")
+            generation = generations[key]
             was_finished = generation.finished
             if generation.push(int(index), output, now):
                 self._core.abort(output.request_id)
             if generation.error is not None:
-                raise OctavoError(f"request {request_id} failed: {generation.error}")
+                raise OctavoError(f"request {generation.request_id} failed: {generation.error}")
             bar.add_tokens(len(output.token_ids))
             if generation.finished and not was_finished:
                 bar.finish_request(len(generation.prompt_token_ids))
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several, as a list: a list of whole numbers is one prompt."""
+    """One prompt or several, as a list: whole numbers in a row are one prompt."""
     if isinstance(prompts, str):
         return [prompts]
     if isinstance(prompts, dict):
         raise InvalidRequestError("prompts must be strings or lists of token ids; a dictionary is not supported", param="prompts")
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (bytes, bytearray)):
+        raise InvalidRequestError(f"prompts must be strings or lists of token ids, not {type(prompts).__name__}", param="prompts")
     listed = list(prompts)
-    if listed and all(isinstance(item, int) for item in listed):
+    if listed and all(map(is_token_id, listed)):
         return [cast("list[int]", listed)]
     return cast("list[Prompt]", listed)
 
@@ -212,6 +234,18 @@ def refuse_others(others: dict[str, Any]) -> None:
             raise TypeError(f"LLM() has no argument {name!r}")
         if value not in WITHOUT_EFFECT[name]:
             raise ConfigError(f"{name}: {value!r} is not supported by this version of Octavo", param=name)
+
+
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """Names an argument at fault as LLM has it, where the configuration calls it otherwise."""
+    try:
+        yield
+    except ConfigError as error:
+        name = OWN_NAMES.get(error.param or "")
+        if name is None:
+            raise
+        raise ConfigError(error.message.replace(f"{error.param}:", f"{name}:", 1), param=name) from error
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Sample:
         self._pieces: list[str] = []
         self._logprobs: list[PositionLogprobs] | None = None if sampling.logprobs is None else []
         self._cumulative: float | None = None if sampling.logprobs is None else 0.0
-        self._handed = (0, 0)
+        self._handed: tuple[int, int, bool] = (0, 0, False)
         self._detokenizer = (
             IncrementalDetokenizer(tokenizer, prompt_ids, sampling.skip_special_tokens, sampling.spaces_between_special_tokens)
             if sampling.detokenize
@@ -62,11 +62,12 @@ class Sample:
 
     def take(self) -> CompletionOutput | None:
         """What is new since the last `take`: its text, token ids and logprobs; None if nothing is."""
-        pieces, tokens = self._handed
-        # A finished sample is news once, even with nothing left to say.
-        if len(self.token_ids) == tokens and len(self._pieces) == pieces and not self.finished:
+        # That it is finished is news once, even with nothing left to say.
+        now = (len(self._pieces), len(self.token_ids), self.finished)
+        if now == self._handed:
             return None
-        self._handed = (len(self._pieces), len(self.token_ids))
+        pieces, tokens, _ = self._handed
+        self._handed = now
         output = self.output()
         output.text = "".join(self._pieces[pieces:])
         output.token_ids = self.token_ids[tokens:]

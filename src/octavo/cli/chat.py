@@ -69,7 +69,7 @@ def _talker(ctx: typer.Context, model: str | None) -> Iterator[Talker]:
         config = flags.engine_config(model or flags.MODEL.model, values)
         from octavo.cli.local import LocalTalker
 
-        talker = LocalTalker(config, chat_template=values.get("chat_template"), quiet=not sys.stderr.isatty())
+        talker = LocalTalker(config, chat_template=values.get("chat_template"))
     try:
         yield talker
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 from octavo._version import __version__
 from octavo.cli.run import command
 from octavo.cli.sizes import format_size
+from octavo.utils.machine import available_memory, total_memory, usable_cores
 
 _PACKAGES = (
     "numpy",
@@ -41,8 +42,8 @@ def env() -> None:
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": f"{_os_name()}, {platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
-        "cores": f"{_usable_cores()} usable of {os.cpu_count()}",
-        "memory": _memory(),
+        "cores": f"{usable_cores()} usable of {os.cpu_count()}",
+        "memory": f"{format_size(total_memory())}, {format_size(available_memory())} available",
         **{name: _installed(name) for name in _PACKAGES},
     }
     width = max(map(len, rows))
@@ -63,10 +64,6 @@ def _os_name() -> str:
         return platform.system()
 
 
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _proc(path: str, key: str) -> str | None:
     """The value of `key` in a file of `key: value` lines."""
     try:
@@ -81,11 +78,3 @@ def _processor() -> str:
     flags = (_proc("/proc/cpuinfo", "flags") or "").split()
     known = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile") if flag in flags]
     return f"{name} ({', '.join(known)})" if known else name
-
-
-def _memory() -> str:
-    total = _proc("/proc/meminfo", "MemTotal")
-    if total is None:
-        return "unknown"
-    free = _proc("/proc/meminfo", "MemAvailable") or "0 kB"
-    return f"{format_size(int(total.split()[0]) * 1024)}, {format_size(int(free.split()[0]) * 1024)} available"

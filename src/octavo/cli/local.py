@@ -21,7 +21,7 @@ T = TypeVar("T")
 class LocalTalker:
     """Owns an event loop on a thread of its own, so that the engine is heard while the main thread waits for a person to type."""
 
-    def __init__(self, config: EngineConfig, *, chat_template: str | None = None, quiet: bool = False) -> None:
+    def __init__(self, config: EngineConfig, *, chat_template: str | None = None) -> None:
         """Loads the model. Raises ModelLoadError or ConfigError."""
         self.model = config.model.model
         self._ids = count()
@@ -29,7 +29,7 @@ class LocalTalker:
         self._thread = threading.Thread(target=self._loop.run_forever, name="octavo-cli", daemon=True)
         self._thread.start()
         try:
-            self._llm = self._wait(AsyncLLM.start(config, chat_template=chat_template, quiet=quiet))
+            self._llm = self._wait(AsyncLLM.start(config, chat_template=chat_template))
         except BaseException:
             self._end_loop()
             raise

@@ -18,7 +18,8 @@ def pull(
     download_dir: flags.DownloadDir = None,
 ) -> None:
     """Fetch a model into the cache and print where it lies. Does nothing more when it is there already."""
+    from octavo.loading.progress import progress_for
     from octavo.loading.resolve import resolve_model
 
-    path = resolve_model(model, revision=revision, download_dir=download_dir)
+    path = resolve_model(model, revision=revision, download_dir=download_dir, progress=progress_for())
     sys.stdout.write(f"{path}\n")

@@ -116,7 +116,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP with the OpenAI API.
 
-    Names and defaults follow `vllm serve`; a flag of vLLM's that this version does not offer is refused by name.
+    Flags are named as in `vllm serve`; one of vLLM's that this version does not offer is refused by name.
     """
     config = flags.engine_config(flags.one_model(model, model_option) or flags.MODEL.model, ctx.params, seed=seed)
     options = server_options(ctx.params).with_environment(os.environ)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from octavo.config.engine import require
 
 API_KEY_VARIABLE = "OCTAVO_API_KEY"
+# What the engine gives at most.
+MAX_LOGPROBS = 20
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
@@ -28,7 +30,7 @@ class ServerOptions:
     api_key: tuple[str, ...] = ()
     served_model_name: tuple[str, ...] = ()
     max_body_bytes: int = 10 * 1024 * 1024
-    max_logprobs: int = 20
+    max_logprobs: int = MAX_LOGPROBS
     chat_template: str | None = None
     response_role: str = "assistant"
     allowed_origins: tuple[str, ...] = ()
@@ -45,7 +47,7 @@ class ServerOptions:
         require(bool(self.host), "host", "is empty")
         require(0 <= self.port <= 65535, "port", f"must be from 0 to 65535, not {self.port}")
         require(self.max_body_bytes >= 1, "max_body_bytes", f"must be at least 1, not {self.max_body_bytes}")
-        require(0 <= self.max_logprobs <= 1000, "max_logprobs", f"must be from 0 to 1000, not {self.max_logprobs}")
+        require(0 <= self.max_logprobs <= MAX_LOGPROBS, "max_logprobs", f"must be from 0 to {MAX_LOGPROBS}, not {self.max_logprobs}")
         require(bool(self.response_role), "response_role", "is empty")
         require(self.shutdown_timeout >= 0, "shutdown_timeout", f"must be at least 0 seconds, not {self.shutdown_timeout}")
         level = self.uvicorn_log_level

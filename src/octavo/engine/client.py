@@ -23,6 +23,8 @@ from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, Engine
 OnBatch = Callable[[list[EngineOutput], EngineStats], None]
 STOP_SECONDS = 5.0
 LAST_WORDS_SECONDS = 0.2
+# A socket's path has at most 103 bytes on some systems.
+LONGEST_FOLDER = 80
 
 
 class EngineClient:
@@ -42,7 +44,6 @@ class EngineClient:
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._dead = asyncio.Event()
-        self._closing = False
         self._reason = "the engine stopped"
         self.info = EngineInfo(model="", architecture="", backend="", vocab_size=0, max_model_len=0, block_size=0, num_blocks=0)
 
@@ -53,7 +54,8 @@ class EngineClient:
         Raises ModelLoadError or ConfigError as the engine met them, EngineDeadError if it died on the way.
         """
         client = cls(on_batch)
-        folder = Path(tempfile.mkdtemp(prefix="octavo-"))
+        temporary = tempfile.gettempdir()
+        folder = Path(tempfile.mkdtemp(prefix="octavo-", dir=temporary if len(os.fsencode(temporary)) <= LONGEST_FOLDER else "/tmp"))
         try:
             address = f"ipc://{folder}/engine"
             client._socket.bind(address)
@@ -98,8 +100,7 @@ class EngineClient:
             await self._send(Abort(request_ids))
 
     async def close(self) -> None:
-        """Stops the engine, by force after some seconds. May be called twice."""
-        self._closing = True
+        """Stops the engine, by force after some seconds; whoever still waits gets EngineDeadError. May be called twice."""
         process = self._process
         if process is not None and process.returncode is None:
             if self._tasks and self.is_alive:
@@ -117,6 +118,8 @@ class EngineClient:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            self._die(self._reason)
         self._dead.set()
         self._socket.close(0)
         self._context.term()
@@ -132,6 +135,8 @@ class EngineClient:
             "octavo.engine.process",
             stdin=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
+            # An interrupt at the terminal is the front end's to handle, from the child's first moment on.
+            start_new_session=True,
         )
         if self._process.stdin is None:
             raise RuntimeError("the engine process has no standard input")
@@ -179,13 +184,18 @@ class EngineClient:
 
     async def _read(self) -> None:
         """Hands out batches until the engine says that it can't go on."""
-        while True:
-            message = self._decoder.decode(await self._socket.recv())
-            if isinstance(message, Batch):
-                self._on_batch(message.outputs, message.stats)
-            elif isinstance(message, Failed):
-                self._die(f"the engine stopped: {message.message}")
-                return
+        try:
+            while True:
+                message = self._decoder.decode(await self._socket.recv())
+                if isinstance(message, Batch):
+                    self._on_batch(message.outputs, message.stats)
+                elif isinstance(message, Failed):
+                    self._die(f"the engine stopped: {message.message}")
+                    return
+        except Exception as error:
+            # Nobody would hear of any further batch, so nobody may wait for one.
+            self._die(f"what the engine sent could not be taken in ({type(error).__name__}: {error})")
+            raise
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Notices that the process has ended, however it did."""
@@ -197,8 +207,7 @@ class EngineClient:
         if self.is_alive:
             self._reason = reason
             self._dead.set()
-            if not self._closing:
-                self._on_batch([], EngineStats())
+            self._on_batch([], EngineStats())
 
     async def _send(self, message: ToEngine) -> None:
         await self._socket.send(self._encoder.encode(message))

@@ -47,9 +47,14 @@ class EngineCore:
         return self._scheduler.abort(request_id)
 
     def step(self) -> list[EngineOutput]:
-        """Computes one step and says what came of it."""
+        """Computes one step and says what came of it. An error on the way ends every request of the step; the engine can go on."""
         plan = self._scheduler.schedule()
-        return self._scheduler.update(plan, self._executor.run(plan))
+        try:
+            result = self._executor.run(plan)
+        except BaseException:
+            self._scheduler.abandon()
+            raise
+        return self._scheduler.update(plan, result)
 
     def stats(self) -> EngineStats:
         """Gauges of this moment."""

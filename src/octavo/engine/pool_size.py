@@ -30,8 +30,15 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
     size = config.cache.block_size
     wanted = config.model.max_model_len or model.max_model_len
     most = config.scheduler.max_num_seqs * -(-wanted // size)
+    param = "kv_cache_memory" if config.cache.kv_cache_memory is not None else "gpu_memory_utilization"
     if config.cache.num_blocks_override is not None:
         blocks, why = config.cache.num_blocks_override, "as num_blocks_override says"
+        if blocks * model.kv_bytes_per_block > available_memory:
+            raise ConfigError(
+                f"num_blocks_override: {blocks:,} blocks take {_gib(blocks * model.kv_bytes_per_block)}, but only "
+                f"{_gib(available_memory)} of memory is available",
+                param="num_blocks_override",
+            )
     elif config.cache.kv_cache_memory is not None:
         budget = config.cache.kv_cache_memory
         if budget > available_memory:
@@ -50,9 +57,9 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
         blocks, why = most, f"all that max_num_seqs {config.scheduler.max_num_seqs} can use"
     if blocks < 1:
         raise ConfigError(
-            f"gpu_memory_utilization: no memory is left for the KV cache ({why}); a block of {size} tokens takes "
+            f"{param}: no memory is left for the KV cache ({why}); a block of {size} tokens takes "
             f"{model.kv_bytes_per_block:,} bytes. Raise gpu_memory_utilization or kv_cache_memory, or serve a smaller or quantized model",
-            param="gpu_memory_utilization",
+            param=param,
         )
     longest = min(wanted, blocks * size)
     if longest < wanted and config.model.max_model_len is not None:

@@ -6,11 +6,13 @@ outlives its server, however that died. Interrupts are the server's to handle; i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import traceback
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -68,10 +70,17 @@ class EngineLoop:
         self._socket.send(self._encoder.encode(message))
 
 
-def watch_parent() -> None:
-    """Ends this process, whatever it is doing, when standard input ends."""
+def watch_parent(address: str) -> None:
+    """Ends this process, whatever it is doing, when standard input ends.
+
+    A front end that was killed while the engine loaded could not take away the socket of `address` and its folder.
+    """
     while os.read(0, 4096):
         pass
+    path = Path(address.removeprefix("ipc://"))
+    with contextlib.suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()
     os._exit(1)
 
 
@@ -114,7 +123,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     start = read_start()
-    threading.Thread(target=watch_parent, daemon=True).start()
+    threading.Thread(target=watch_parent, args=(start.address,), daemon=True).start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, LINGER_MS)

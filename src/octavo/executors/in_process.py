@@ -10,6 +10,7 @@ from octavo.loading.open import open_checkpoint
 from octavo.loading.progress import Progress
 from octavo.loading.resolve import resolve_model
 from octavo.models.registry import build_model
+from octavo.protocol.errors import ModelLoadError
 from octavo.protocol.plan import StepPlan, StepResult
 from octavo.worker.worker import Worker
 
@@ -34,6 +35,8 @@ class InProcessExecutor:
             self._progress.start(model.check(), f"Loading {path.name}")
             try:
                 program = backend.compile(model.graph, model.weight, self._progress.advance)
+            except ModelLoadError as error:  # of a tensor, which doesn't know its file
+                raise type(error)(f"{path}: {error.message}") from error
             finally:
                 self._progress.finish()
         self._program = program

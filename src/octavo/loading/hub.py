@@ -7,7 +7,7 @@ import errno
 import fnmatch
 import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from octavo.loading.gguf_checkpoint import refuse_shard
 from octavo.loading.growth import folder_bytes, report_growth
 from octavo.loading.progress import Progress
+from octavo.loading.safetensors_checkpoint import WHOLE_FILE
 from octavo.protocol.errors import ModelLoadError
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ def pull_from_hub(
         return _resolve_cached(model, revision, download_dir, str(error))
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
     chosen = _choose_files(model, list(sizes))
-    total = sum(sizes[name] for name in chosen)
-    return _path_in(_download(model, chosen, total, revision, download_dir, progress), chosen)
+    return _path_in(_download(model, {name: sizes[name] for name in chosen}, revision, download_dir, progress), chosen)
 
 
 class _UnreachableError(Exception):
@@ -74,16 +74,16 @@ def _fetch_info(model: HubModel, revision: str | None) -> ModelInfo:
         return HfApi().model_info(model.repository, revision=revision, files_metadata=True, timeout=API_TIMEOUT_SECONDS)
 
 
-def _download(
-    model: HubModel, chosen: Sequence[str], total: int, revision: str | None, download_dir: str | None, progress: Progress | None
-) -> Path:
-    """Fetches the chosen files that the cache lacks; returns the snapshot's folder."""
+def _download(model: HubModel, sizes: Mapping[str, int], revision: str | None, download_dir: str | None, progress: Progress | None) -> Path:
+    """Fetches the files of `sizes` (in bytes, by name) that the cache lacks; returns the snapshot's folder."""
     from huggingface_hub import snapshot_download
 
     folder = _repository_folder(model, download_dir)
-    missing = 0 if _has_all(_cached_snapshot(model, revision, download_dir), chosen) else total
+    snapshot = _cached_snapshot(model, revision, download_dir)
+    missing = [name for name in sizes if snapshot is None or not (snapshot / name).exists()]
+    total = sum(sizes[name] for name in missing)
     label = f"Downloading {model.repository} from the hub"
-    patterns = [glob.escape(name) for name in chosen]
+    patterns = [glob.escape(name) for name in sizes]
     watch = report_growth(lambda: folder_bytes(folder), total, label, progress if missing else None)
     try:
         with _hub_errors(model, revision), _own_bars_off(), watch:
@@ -107,8 +107,8 @@ def _resolve_cached(model: HubModel, revision: str | None, download_dir: str | N
     if chosen[0].endswith(".gguf"):
         patterns, ignored = [glob.escape(chosen[0])], []
     else:
-        weights = "model*.safetensors" if chosen[0].startswith("model") else "*.safetensors"
-        patterns, ignored = [weights, *_COMPANIONS], ["*/*"]
+        several = "model*.safetensors" if chosen[0].startswith("model") else "*.safetensors"
+        patterns, ignored = [WHOLE_FILE if WHOLE_FILE in chosen else several, *_COMPANIONS], ["*/*"]
     try:
         snapshot_download(
             model.repository,
@@ -121,10 +121,6 @@ def _resolve_cached(model: HubModel, revision: str | None, download_dir: str | N
     except LocalEntryNotFoundError as error:
         raise ModelLoadError(f"{model.repository} is in the cache only in part, and {why}") from error
     return _path_in(snapshot, chosen)
-
-
-def _has_all(snapshot: Path | None, names: Sequence[str]) -> bool:
-    return snapshot is not None and all((snapshot / name).exists() for name in names)
 
 
 @contextlib.contextmanager
@@ -166,7 +162,7 @@ def _choose_files(model: HubModel, names: list[str]) -> list[str]:
         top = [name for name in names if "/" not in name]
         weights = [name for name in top if name.endswith(".safetensors")]
         # Some repositories hold the same weights once more under other names.
-        weights = [name for name in weights if name.startswith("model")] or weights
+        weights = [WHOLE_FILE] if WHOLE_FILE in weights else [name for name in weights if name.startswith("model")] or weights
         if weights:
             return weights + [name for name in top if any(fnmatch.fnmatchcase(name, pattern) for pattern in _COMPANIONS)]
     return [_choose_gguf(model, sorted(name for name in names if name.endswith(".gguf")))]

@@ -10,11 +10,13 @@ from typing import Any
 from octavo.protocol.errors import ModelLoadError, UnsupportedModelError
 
 _MISSING = object()
+# What float32 arithmetic can take without losing the number altogether.
+SMALLEST, LARGEST = 1e-30, 1e30
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A mapping with typed reads. `label` is what a message calls it: the file, and the key it lies under."""
+    """A mapping with typed reads of keys that all begin with `prefix`; messages call them by `source`, the file, and their whole name."""
 
     source: Path
     values: Mapping[str, Any]
@@ -30,11 +32,11 @@ class Fields:
 
     def wrong(self, key: str, value: Any, wanted: str) -> ModelLoadError:
         """The error for a value that can't be."""
-        return ModelLoadError(f"{self.source}: {self.prefix}{key} must be {wanted}, not {value!r}")
+        return ModelLoadError(f"{self.source}: {self.prefix}{key} must be {wanted}, not {_short(value)}")
 
     def unsupported(self, key: str, value: Any, known: str) -> UnsupportedModelError:
         """The error for a value that this version has no code for."""
-        return UnsupportedModelError(f"{self.source}: {self.prefix}{key} {value!r} is not supported ({known})")
+        return UnsupportedModelError(f"{self.source}: {self.prefix}{key} {_short(value)} is not supported ({known})")
 
     def integer(self, key: str, default: Any = _MISSING, *, most: int = 1 << 31) -> int:
         """A whole number of at least 1."""
@@ -48,11 +50,15 @@ class Fields:
         return None if self.values.get(self.prefix + key) is None else self.integer(key)
 
     def number(self, key: str, default: Any = _MISSING) -> float:
-        """A finite number over 0."""
+        """A number over 0 that float32 holds with room to spare."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            raise self.wrong(key, value, "a number over 0")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not SMALLEST <= value <= LARGEST:
+            raise self.wrong(key, value, f"a number from {SMALLEST:g} to {LARGEST:g}")
         return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        """Such a number, or None where it is absent or null."""
+        return None if self.values.get(self.prefix + key) is None else self.number(key)
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
@@ -75,4 +81,13 @@ class Fields:
             return None
         if not isinstance(value, Mapping):
             raise self.wrong(key, value, "an object")
-        return Fields(self.source, value)
+        return Fields(self.source, {f"{key}.{name}": item for name, item in value.items()}, f"{key}.")
+
+
+def _short(value: Any) -> str:
+    """A value for a message, which must stay a sentence whatever the file holds."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."

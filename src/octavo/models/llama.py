@@ -20,6 +20,7 @@ from octavo.quantization.decode import decode
 from octavo.quantization.tensor import CheckpointTensor
 
 HUGE = 1 << 24
+MAX_HEAD_DIM = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def config_from_huggingface(store: TensorStore) -> LlamaConfig:
     fields = Fields(store.path / "config.json", store.metadata)
     heads = fields.integer("num_attention_heads", most=HUGE)
     hidden = fields.integer("hidden_size", most=HUGE)
-    head_dim = fields.integer("head_dim", hidden // heads, most=HUGE)
+    head_dim = _head_dim(fields, "head_dim", hidden, "num_attention_heads", heads)
     activation = fields.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise fields.unsupported("hidden_act", activation, "known: silu")
@@ -59,7 +60,7 @@ def config_from_huggingface(store: TensorStore) -> LlamaConfig:
         num_layers=fields.integer("num_hidden_layers", most=10_000),
         num_heads=heads,
         num_kv_heads=_kv_heads(fields, "num_key_value_heads", heads),
-        head_dim=_even(fields, "head_dim", head_dim),
+        head_dim=head_dim,
         epsilon=fields.number("rms_norm_eps", 1e-6),
         rope=rope_from_config(fields, head_dim),
         max_positions=fields.integer("max_position_embeddings", 131_072 if mistral else 2048),
@@ -80,7 +81,7 @@ def config_from_gguf(store: TensorStore) -> LlamaConfig:
     names = set(store.tensor_names())
     heads = fields.integer("attention.head_count", most=HUGE)
     hidden = fields.integer("embedding_length", most=HUGE)
-    head_dim = fields.integer("attention.key_length", hidden // heads, most=HUGE)
+    head_dim = _head_dim(fields, "attention.key_length", hidden, "attention.head_count", heads)
     value_dim = fields.integer("attention.value_length", head_dim, most=HUGE)
     if value_dim != head_dim:
         raise fields.unsupported("attention.value_length", value_dim, f"only the keys' length, {head_dim}, is known")
@@ -98,7 +99,7 @@ def config_from_gguf(store: TensorStore) -> LlamaConfig:
         num_layers=fields.integer("block_count", most=10_000),
         num_heads=heads,
         num_kv_heads=_kv_heads(fields, "attention.head_count_kv", heads),
-        head_dim=_even(fields, "attention.key_length", head_dim),
+        head_dim=head_dim,
         epsilon=fields.number("attention.layer_norm_rms_epsilon", 1e-5),
         rope=rope_from_gguf(fields, head_dim, factors),
         max_positions=fields.integer("context_length"),
@@ -121,9 +122,13 @@ def _kv_heads(fields: Fields, key: str, heads: int) -> int:
     return count
 
 
-def _even(fields: Fields, key: str, head_dim: int) -> int:
-    if head_dim < 2 or head_dim % 2:
-        raise fields.wrong(key, head_dim, "an even number")
+def _head_dim(fields: Fields, key: str, hidden: int, heads_key: str, heads: int) -> int:
+    given = fields.optional_integer(key)
+    if given is None and hidden % heads:
+        raise fields.wrong(heads_key, heads, f"a divisor of the hidden size, {hidden}, where there is no {fields.prefix}{key}")
+    head_dim = hidden // heads if given is None else given
+    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
+        raise fields.wrong(key, head_dim, f"an even number up to {MAX_HEAD_DIM}")
     return head_dim
 
 

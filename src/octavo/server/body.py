@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import re
+from collections.abc import AsyncGenerator
 from email.message import Message
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from octavo.protocol.errors import InvalidRequestError, PayloadTooLargeError
 from octavo.server.fields import is_off
@@ -27,13 +29,13 @@ _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", r
 _MISSING_FIELD = re.compile(r"^Object missing required field `(?P<name>.*)`$")
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _WORDS = {
-    "`int`": "an integer",
-    "`float`": "a number",
-    "`str`": "a string",
-    "`bool`": "true or false",
-    "`array`": "a list",
-    "`object`": "an object",
-    "`null`": "null",
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
 }
 
 
@@ -81,21 +83,19 @@ async def _read(request: Request, limit: int) -> bytes:
         size += len(chunk)
         too_large = size > limit
     chunks.clear()
-    await _discard(request)
+    await _discard(stream)
     raise PayloadTooLargeError(f"The body is over this server's limit of {limit} bytes.")
 
 
-async def _discard(request: Request) -> None:
+async def _discard(stream: AsyncGenerator[bytes, None]) -> None:
+    """Reads on for a while: to the body's end at once where it is there, since its last piece may have been the one too many."""
     size = 0
-    try:
+    with contextlib.suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(DISCARD_SECONDS):
-            while size < DISCARD_BYTES:
-                message = await request.receive()
-                size += len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body", False):
+            async for chunk in stream:
+                size += len(chunk)
+                if size >= DISCARD_BYTES:
                     return
-    except TimeoutError:
-        return
 
 
 def _decode(body: bytes) -> Any:
@@ -119,7 +119,8 @@ def _malformed(body: bytes, text: str) -> str:
         return f"it is not UTF-8 at byte {error.start}"
     if "truncated" in text and _LONE_SURROGATE.search(body):
         return "it ends early, or a string holds half of a surrogate pair"
-    return text.removeprefix("JSON is malformed: ").rstrip(".").replace("Input data was truncated", "it ends early")
+    text = text.partition(" - at ")[0].removeprefix("JSON is malformed: ")
+    return text.replace("Input data was truncated", "it ends early")
 
 
 def _deeper_than(value: Any, limit: int) -> bool:
@@ -166,20 +167,24 @@ def _explain(text: str, fields: dict[str, Any], kind: type[msgspec.Struct]) -> I
     """msgspec's "Expected `int`, got `str` - at `$.a[0]`" as "a.0: must be an integer, not a string."."""
     match = _LOCATION.match(text)
     assert match is not None
-    problem, path = match["text"], _dotted(match["path"] or "$")
+    problem, place = match["text"], match["path"] or "$"
+    path = _dotted(place)
     if unknown := _UNKNOWN_FIELD.match(problem):
         name = f"{path}.{unknown['name']}".lstrip(".")
         return InvalidRequestError(f"{name}: unknown field.", param=name)
     if missing := _MISSING_FIELD.match(problem):
         name = f"{path}.{missing['name']}".lstrip(".")
         return InvalidRequestError(f"{name}: is required.", param=name)
-    problem = problem.replace("Expected ", "must be ").replace(", got ", ", not ").replace("Invalid enum value", "can't be")
-    for word, plain in _WORDS.items():
-        problem = problem.replace(word, plain)
-    problem = re.sub(r"`([^`]*)`", lambda m: " or ".join(_WORDS.get(f"`{part}`", part) for part in m[1].split(" | ")), problem)
-    if ", not " not in problem and "can't be" not in problem:
-        problem += _given(fields, path)
-    return InvalidRequestError(f"{path}: {problem}.", param=path)
+    wanted, _, got = problem.replace("Expected ", "must be ").replace("Invalid enum value", "can't be").partition(", got ")
+    given = "" if "can't be" in wanted else _given(fields, path) or got
+    sentence = _plain_words(f"{wanted}, not {given}" if given else wanted)
+    each = "each value " if "[...]" in place else ""
+    return InvalidRequestError(f"{path}: {each}{sentence}.", param=path)
+
+
+def _plain_words(text: str) -> str:
+    """`text` with msgspec's type names, such as `int | null`, in words."""
+    return re.sub(r"`([^`]*)`", lambda match: " or ".join(_WORDS.get(name, name) for name in match[1].split(" | ")), text)
 
 
 def _dotted(path: str) -> str:
@@ -187,7 +192,7 @@ def _dotted(path: str) -> str:
 
 
 def _given(fields: Any, path: str) -> str:
-    """ ", not VALUE" for a short value at `path`, so that the sender sees what arrived."""
+    """The value at `path` as JSON if it is short, or a list's length, so that the sender sees what arrived."""
     for key in path.split("."):
         if isinstance(fields, list) and key.isdigit():
             fields = fields[int(key)]
@@ -195,10 +200,12 @@ def _given(fields: Any, path: str) -> str:
             fields = fields[key]
         else:
             return ""
-    if isinstance(fields, (list, dict)):
-        return f", not {len(fields)}" if isinstance(fields, list) else ""
+    if isinstance(fields, dict):
+        return ""
+    if isinstance(fields, list):
+        return f"a list of length {len(fields)}"
     shown = msgspec.json.encode(fields).decode()
-    return f", not {shown}" if len(shown) <= 40 else ""
+    return shown if len(shown) <= 40 else ""
 
 
 def _kind(value: object) -> str:

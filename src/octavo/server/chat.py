@@ -14,14 +14,14 @@ from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
-from octavo.server.generation import Job, collect, make_job, run
+from octavo.server.generation import Job, begin, collect, make_job
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import check_template_kwargs, normalize
 from octavo.server.prompts import TokenPrompt, check_fits, check_room, encode
 from octavo.server.requests import ChatRequest
 from octavo.server.responses import ChatChoice, ChatChunk, ChatCompletion, ChatLogprobs, ChatMessage, ChunkChoice, Delta
 from octavo.server.sampling import sampling_params, streams
-from octavo.server.streaming import EventStream, chain, event, first_item
+from octavo.server.streaming import EventStream, chain, event
 from octavo.server.usage import UsageCounter
 
 
@@ -34,12 +34,11 @@ async def create_chat_completion(ctx: ServerContext, request: Request) -> Respon
     stream = streams(body)
     job = await _prepare(ctx, request, body)
     if stream:
-        source = run(ctx, job, stream=True)
-        first = await first_item(request, ctx, source)
+        first, source = await begin(request, ctx, job)
         return EventStream(_ChunkWriter(ctx, job).events(first, source), source, ctx)
     outputs, usage = await collect(request, ctx, job)
     choices = [_choice(ctx, job, choice) for choice in sorted(outputs[0].outputs, key=lambda choice: choice.index)]
-    return json_response(ChatCompletion(job.id, job.created, job.model, choices, usage, ctx.fingerprint))
+    return json_response(ChatCompletion(**job.header(ctx), choices=choices, usage=usage))
 
 
 async def _prepare(ctx: ServerContext, request: Request, body: ChatRequest) -> Job:
@@ -77,7 +76,9 @@ async def render(
 ) -> list[int]:
     """Token ids of `messages` through the chat template. Raises InvalidRequestError that names the field at fault."""
     kwargs = check_template_kwargs(template_kwargs)
-    text = ctx.llm.render_chat(normalize(messages), add_generation_prompt=add_generation_prompt, **kwargs)
+    text = ctx.llm.render_chat(
+        normalize(messages, keep_developer=ctx.knows_developer), add_generation_prompt=add_generation_prompt, **kwargs
+    )
     # Templates write the special tokens themselves, so by default none are added to what they give.
     return await encode(ctx.llm.tokenizer, text, add_special_tokens)
 
@@ -99,6 +100,7 @@ class _ChunkWriter:
     def __init__(self, ctx: ServerContext, job: Job) -> None:
         self._ctx = ctx
         self._job = job
+        self._header = job.header(ctx)
         self._counter = UsageCounter()
 
     async def events(
@@ -130,5 +132,4 @@ class _ChunkWriter:
         return self._event([choice], usage)
 
     def _event(self, choices: list[ChunkChoice], usage: Any) -> bytes:
-        job = self._job
-        return event(ChatChunk(job.id, job.created, job.model, choices, usage, self._ctx.fingerprint))
+        return event(ChatChunk(**self._header, choices=choices, usage=usage))

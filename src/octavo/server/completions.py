@@ -14,13 +14,13 @@ from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
-from octavo.server.generation import Job, collect, make_job, run
+from octavo.server.generation import Job, begin, collect, make_job
 from octavo.server.logprobs import TextOffsets, completion_logprobs
 from octavo.server.prompts import check_room, tokenize_prompts
 from octavo.server.requests import CompletionRequest
 from octavo.server.responses import Completion, CompletionChoice
 from octavo.server.sampling import sampling_params, streams
-from octavo.server.streaming import EventStream, chain, event, first_item
+from octavo.server.streaming import EventStream, chain, event
 from octavo.server.usage import UsageCounter
 
 DEFAULT_MAX_TOKENS = 16
@@ -37,8 +37,7 @@ async def create_completion(ctx: ServerContext, request: Request) -> Response:
     stream = streams(body)
     job = await _prepare(ctx, request, body)
     if stream:
-        source = run(ctx, job, stream=True)
-        first = await first_item(request, ctx, source)
+        first, source = await begin(request, ctx, job)
         return EventStream(_chunks(ctx, job, first, source), source, ctx)
     outputs, usage = await collect(request, ctx, job)
     choices = [
@@ -46,7 +45,7 @@ async def create_completion(ctx: ServerContext, request: Request) -> Response:
         for prompt_index, output in enumerate(outputs)
         for choice in sorted(output.outputs, key=lambda choice: choice.index)
     ]
-    return json_response(Completion(job.id, job.created, job.model, choices, usage, ctx.fingerprint))
+    return json_response(Completion(**job.header(ctx), choices=choices, usage=usage))
 
 
 async def _prepare(ctx: ServerContext, request: Request, body: CompletionRequest) -> Job:
@@ -84,8 +83,10 @@ async def _chunks(
     counter = UsageCounter()
     offsets = [TextOffsets() for _ in range(job.choices)]
 
+    header = job.header(ctx)
+
     def chunk(choices: list[CompletionChoice], usage: Any) -> bytes:
-        return event(Completion(job.id, job.created, job.model, choices, usage, ctx.fingerprint))
+        return event(Completion(**header, choices=choices, usage=usage))
 
     async for prompt_index, output in chain(first, rest):
         counter.add(prompt_index, output)

@@ -13,10 +13,13 @@ from octavo.protocol.errors import ModelNotFoundError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineInfo
+from octavo.text.chat_template import load_chat_template
 
 
 class Tokenizer(Protocol):
     """The part of `octavo.text.tokenizer.Tokenizer` that the server uses."""
+
+    chat_template: str | None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`."""
@@ -76,6 +79,8 @@ class ServerContext:
         self.llm = llm
         self.options = options
         self.model_names = options.served_model_name or (llm.info.model,)
+        template = load_chat_template(options.chat_template) if options.chat_template else llm.tokenizer.chat_template
+        self.knows_developer = "developer" in (template or "")
         self.created = int(time.time())
         self.closing = asyncio.Event()
         # OpenAI's word for "these replies were computed alike"; a seed repeats its text under an equal fingerprint.

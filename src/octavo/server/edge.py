@@ -24,11 +24,12 @@ class Edge:
 
     Each request gets an id, which is the client's X-Request-Id or a fresh one and comes back in the same header; `state.unique_id` is
     that with a suffix, since clients may repeat theirs. Every path but /health asks for one of `keys` when there are any.
-    `on_error` is called with the status of each reply of 400 or more.
+    `on_error` is called with the status of each reply of 400 or more. `root_path` is the prefix of a proxy, which may strip it or not.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], on_error: Callable[[int], None]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], root_path: str, on_error: Callable[[int], None]) -> None:
         self.app = app
+        self._root_path = root_path
         self._keys = [key.encode() for key in keys]
         self._on_error = on_error
 
@@ -38,6 +39,8 @@ class Edge:
             await self.app(scope, receive, send)
             return
         started = False
+        if self._root_path:
+            scope["root_path"] = self._root_path
         headers = dict(scope["headers"])
         given = headers.get(REQUEST_ID)
         valid = given is None or _VALID_ID.fullmatch(given) is not None
@@ -69,9 +72,8 @@ class Edge:
 
     def _authenticate(self, scope: Scope, authorization: bytes) -> None:
         path = scope["path"]
-        root = scope.get("root_path", "")
-        if root and path.startswith(f"{root}/"):
-            path = path[len(root) :]
+        if path.startswith(f"{self._root_path}/"):
+            path = path[len(self._root_path) :]
         if not self._keys or path in OPEN_PATHS:
             return
         scheme, _, key = authorization.partition(b" ")

@@ -34,7 +34,7 @@ class ErrorBody(msgspec.Struct):
 def describe(error: BaseException) -> tuple[int, ErrorBody]:
     """The HTTP status and body for `error`. What Octavo did not raise on purpose is logged with its traceback and told in plain words."""
     if isinstance(error, OctavoError):
-        if error.status >= 500:
+        if error.status == 500:
             logger.warning("%s", error.message)
         return error.status, ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code))
     logger.error("unexpected error while handling a request", exc_info=error)

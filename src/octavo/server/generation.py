@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 
-from octavo.protocol.errors import EngineDeadError, OctavoError
+from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.server.context import ServerContext
 from octavo.server.prompts import TokenPrompt
 from octavo.server.requests import Generation
 from octavo.server.responses import Usage
-from octavo.server.streaming import merge, while_connected
+from octavo.server.streaming import first_item, merge, while_connected
 from octavo.server.usage import UsageCounter
 
 
@@ -30,6 +32,10 @@ class Job:
     include_usage: bool
     continuous_usage: bool
     created: int
+
+    def header(self, ctx: ServerContext) -> dict[str, Any]:
+        """What every reply and chunk of the request has in common."""
+        return {"id": self.id, "created": self.created, "model": self.model, "system_fingerprint": ctx.fingerprint}
 
     @property
     def choices(self) -> int:
@@ -69,6 +75,17 @@ def run(ctx: ServerContext, job: Job, *, stream: bool) -> AsyncGenerator[tuple[i
     )
 
 
+@contextmanager
+def _naming_field(job: Job) -> Iterator[None]:
+    """Names the request's own field in an error that the model's side blames on its prompt."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        if error.param == "prompt" and len(job.prompts) == 1:
+            error.param = job.prompts[0].param
+        raise
+
+
 async def collect(request: Request, ctx: ServerContext, job: Job) -> tuple[list[RequestOutput], Usage]:
     """The finished output of each prompt, in order, and the usage; given up when the client vanishes."""
     usage = UsageCounter()
@@ -81,9 +98,19 @@ async def collect(request: Request, ctx: ServerContext, job: Job) -> tuple[list[
             outputs[index] = output
 
     try:
-        await while_connected(request, ctx, gather())
+        with _naming_field(job):
+            await while_connected(request, ctx, gather())
     finally:
         await results.aclose()
     if len(outputs) != len(job.prompts):
         raise OctavoError("The engine ended this request without an answer.")
     return [outputs[index] for index in range(len(job.prompts))], usage.usage()
+
+
+async def begin(
+    request: Request, ctx: ServerContext, job: Job
+) -> tuple[tuple[int, RequestOutput], AsyncGenerator[tuple[int, RequestOutput], None]]:
+    """The first delta of `job` and the generator of the rest, which the caller must close. Errors before that delta are raised."""
+    source = run(ctx, job, stream=True)
+    with _naming_field(job):
+        return await first_item(request, ctx, source), source

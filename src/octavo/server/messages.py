@@ -8,8 +8,6 @@ from typing import Any
 from octavo.protocol.errors import InvalidRequestError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-# OpenAI's newer name for instructions from the application; templates know it as the system's.
-_ROLE_NAMES = {"developer": "system"}
 _TEXT_FIELDS = {
     "name": ROLES,
     "tool_call_id": ("tool",),
@@ -20,23 +18,22 @@ _TEXT_FIELDS = {
 _EMPTY_FIELDS = ("refusal", "audio", "annotations", "function_call")
 # What `chat_template_kwargs` may not set, because the request's own fields do or because this version lacks it.
 _RESERVED = (
-    "messages",
-    "add_generation_prompt",
-    "continue_final_message",
-    "chat_template",
-    "tools",
-    "documents",
-    "tokenize",
-    "conversation",
+    *("messages", "add_generation_prompt", "continue_final_message", "chat_template", "tools", "documents"),
+    *("tokenize", "conversation", "self"),
 )
 
 
-def normalize(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def normalize(messages: list[dict[str, Any]], *, keep_developer: bool = False) -> list[dict[str, Any]]:
     """`messages` with plain text contents, for a chat template.
 
+    OpenAI's role developer becomes system, which most templates know, unless `keep_developer`.
     Raises InvalidRequestError that names the field, such as `messages.2.content`, for what is malformed or not text.
     """
-    return [_message(message, f"messages.{index}") for index, message in enumerate(messages)]
+    result = [_message(message, f"messages.{index}") for index, message in enumerate(messages)]
+    for message in result:
+        if message["role"] == "developer" and not keep_developer:
+            message["role"] = "system"
+    return result
 
 
 def check_template_kwargs(kwargs: dict[str, Any] | None) -> dict[str, Any]:
@@ -55,7 +52,7 @@ def _message(message: dict[str, Any], path: str) -> dict[str, Any]:
     if role not in ROLES:
         shown = repr(role) if isinstance(role, str) else "another kind of value"
         raise InvalidRequestError(f"{path}.role: must be one of {', '.join(ROLES)}, not {shown:.60}.", param=f"{path}.role")
-    result: dict[str, Any] = {"role": _ROLE_NAMES.get(role, role)}
+    result: dict[str, Any] = {"role": role}
     tool_calls = _tool_calls(message.get("tool_calls"), role, f"{path}.tool_calls")
     for name, value in message.items():
         field = f"{path}.{name}"

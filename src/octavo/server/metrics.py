@@ -190,5 +190,7 @@ class EngineMetrics:
         for histogram, start, end in spans:
             if start is not None and end is not None:
                 histogram.observe(end - start)
-        if metrics.first_token_time is not None and metrics.last_token_time is not None and num_generation_tokens > 1:
-            self.per_token.observe((metrics.last_token_time - metrics.first_token_time) / (num_generation_tokens - 1))
+        # The samples of a request run side by side, so the span is shared by tokens / n of them.
+        after_first = num_generation_tokens / max(params_n, 1) - 1
+        if metrics.first_token_time is not None and metrics.last_token_time is not None and after_first > 0:
+            self.per_token.observe((metrics.last_token_time - metrics.first_token_time) / after_first)

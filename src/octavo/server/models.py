@@ -14,7 +14,7 @@ from octavo.server.responses import Health, ModelCard, ModelList, Version
 
 async def list_models(ctx: ServerContext, request: Request) -> Response:
     """Answers with every name that the model is served under."""
-    return json_response(ModelList([_card(ctx, name) for name in ctx.model_names]))
+    return json_response(ModelList(data=[_card(ctx, name) for name in ctx.model_names]))
 
 
 async def get_model(ctx: ServerContext, request: Request) -> Response:
@@ -35,4 +35,4 @@ async def version(ctx: ServerContext, request: Request) -> Response:
 
 
 def _card(ctx: ServerContext, name: str) -> ModelCard:
-    return ModelCard(name, ctx.created, ctx.llm.info.model, ctx.llm.info.max_model_len)
+    return ModelCard(id=name, created=ctx.created, root=ctx.llm.info.model, max_model_len=ctx.llm.info.max_model_len)

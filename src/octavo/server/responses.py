@@ -42,16 +42,16 @@ class CompletionChoice(Struct):
     stop_reason: int | str | None = None
 
 
-class Completion(Struct):
+class Completion(Struct, kw_only=True):
     """A completion, or a chunk of a streamed one."""
 
     id: str
+    object: str = "text_completion"
     created: int
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | None = None
-    object: str = "text_completion"
 
 
 class TopLogprob(Struct):
@@ -96,16 +96,16 @@ class ChatChoice(Struct):
     stop_reason: int | str | None = None
 
 
-class ChatCompletion(Struct):
+class ChatCompletion(Struct, kw_only=True):
     """A chat completion."""
 
     id: str
+    object: str = "chat.completion"
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str | None = None
-    object: str = "chat.completion"
 
 
 class Delta(Struct):
@@ -125,35 +125,35 @@ class ChunkChoice(Struct):
     stop_reason: int | str | UnsetType | None = UNSET
 
 
-class ChatChunk(Struct):
+class ChatChunk(Struct, kw_only=True):
     """One event of a streamed chat completion."""
 
     id: str
+    object: str = "chat.completion.chunk"
     created: int
     model: str
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | None = None
-    object: str = "chat.completion.chunk"
 
 
-class ModelCard(Struct):
+class ModelCard(Struct, kw_only=True):
     """One served model. `root` is where it was loaded from, `max_model_len` its context in tokens."""
 
     id: str
+    object: str = "model"
     created: int
     root: str
     max_model_len: int
-    object: str = "model"
     owned_by: str = "octavo"
     parent: None = None
 
 
-class ModelList(Struct):
+class ModelList(Struct, kw_only=True):
     """The served models."""
 
-    data: list[ModelCard]
     object: str = "list"
+    data: list[ModelCard]
 
 
 class Tokens(Struct):

@@ -24,8 +24,6 @@ from octavo.server.metrics import Metrics
 if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
 
-logger = logging.getLogger("octavo.server")
-
 BACKLOG = 2048
 # After the engine's death: how long clients may still read their errors and probes see the 503, before the process exits.
 DEATH_SECONDS = 1.0
@@ -148,10 +146,14 @@ class _Process:
                 log_level=options.uvicorn_log_level,
                 access_log=options.access_log,
                 lifespan="off",
+                ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=int(options.shutdown_timeout + CLOSE_SECONDS + 1),
             )
         )
+        if options.access_log:
+            # uvicorn gives its access log the level of everything else, at which it would stay silent.
+            logging.getLogger("uvicorn.access").setLevel(logging.INFO)
         context: ServerContext = app.state.context
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():
@@ -187,8 +189,13 @@ class _Process:
         return 1 if dead.done() else 0
 
     async def _end(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-        """Ends uvicorn; connections that are still open after a moment are cut."""
+        """Ends uvicorn; connections that are still open after a moment, as of clients that read slowly, are cut."""
         server.should_exit = True
+        await asyncio.wait((serving,), timeout=CLOSE_SECONDS)
+        for connection in list(server.server_state.connections):
+            transport = connection.transport
+            if transport is not None:
+                transport.abort()
         _, pending = await asyncio.wait((serving,), timeout=CLOSE_SECONDS)
         if pending:
             serving.cancel()

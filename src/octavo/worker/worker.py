@@ -27,7 +27,8 @@ class Worker:
     def run(self, plan: StepPlan) -> StepResult:
         """Computes one step. A request whose logits are not numbers ends up in `failed`; the others are unharmed."""
         for request_id in plan.removed:
-            del self._requests[request_id]
+            # A run that broke off may have removed it, or never have taken it in.
+            self._requests.pop(request_id, None)
         for new in plan.new:
             self._requests[new.request_id] = _describe(new)
         if plan.copies:

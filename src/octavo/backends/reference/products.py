@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +27,24 @@ OUTPUTS_A_PRODUCT = 512
 TILES_A_TASK = 8
 
 
+@dataclass(frozen=True, slots=True)
+class ProductShape:
+    """`[tile, inner] · [inner, outputs]`, where the right side is a transposed view of `[outputs, inner]` or lies in memory as it is.
+    The BLAS has kernels of their own for each layout."""
+
+    inner: int
+    outputs: int
+    transposed: bool
+
+
 class Threads:
     """A fixed team. `run` calls `function` for each item; the order of work never shows in the numbers."""
 
     def __init__(self, count: int) -> None:
         self.count = count or usable_cores()
-        self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="octavo-reference") if self.count > 1 else None
+        # Numbers that overflow are the business of whoever reads the result, not a warning; numpy keeps that setting for each thread.
+        quiet = partial(np.seterr, all="ignore")
+        self._pool = ThreadPoolExecutor(self.count, "octavo-reference", initializer=quiet) if self.count > 1 else None
 
     def run(self, function: Callable[[Any], None], items: Iterable[Any]) -> None:
         """Calls `function` on every item and returns when all are done; the first error is raised."""
@@ -53,32 +67,34 @@ def output_ranges(out_features: int) -> list[tuple[int, int]]:
     return [(start, min(start + OUTPUTS_A_PRODUCT, out_features)) for start in range(0, out_features, OUTPUTS_A_PRODUCT)]
 
 
-def rows_keep_their_bits(tile: int, inner: int, outputs: int) -> bool:
-    """Whether `[tile, inner] · [outputs, inner]ᵀ` gives a row the same bits in every place of the tile and beside any other rows."""
-    random = np.random.default_rng(inner * 1_000_003 + outputs)
-    weight = random.standard_normal((outputs, inner), dtype=np.float32)
-    x = random.standard_normal((tile, inner), dtype=np.float32)
-    expected = x @ weight.T
+def rows_keep_their_bits(tile: int, shape: ProductShape) -> bool:
+    """Whether the product gives a row the same bits in every place of the tile and beside any other rows."""
+    random = np.random.default_rng(shape.inner * 1_000_003 + shape.outputs)
+    stored = (shape.outputs, shape.inner) if shape.transposed else (shape.inner, shape.outputs)
+    right = random.standard_normal(stored, dtype=np.float32)
+    right = right.T if shape.transposed else right
+    x = random.standard_normal((tile, shape.inner), dtype=np.float32)
+    expected = np.matmul(x, right)
     for shift in range(1, tile):
-        if (np.roll(x, shift, axis=0) @ weight.T).tobytes() != np.roll(expected, shift, axis=0).tobytes():
+        if np.matmul(np.roll(x, shift, axis=0), right).tobytes() != np.roll(expected, shift, axis=0).tobytes():
             return False
     alone = np.zeros_like(x)
     alone[0] = x[0]
-    return bool((alone @ weight.T)[0].tobytes() == expected[0].tobytes())
+    return bool(np.matmul(alone, right)[0].tobytes() == expected[0].tobytes())
 
 
-def invariant_tile(shapes: Iterable[tuple[int, int]]) -> int:
-    """The tallest tile that keeps the bits of rows for all `(inner, outputs)` products on this machine's BLAS."""
-    wanted = sorted(set(shapes))
+def invariant_tile(shapes: Iterable[ProductShape]) -> int:
+    """The tallest tile that keeps the bits of rows for all these products on this machine's BLAS."""
+    wanted = set(shapes)
     for tile in TILE_HEIGHTS:
-        if all(rows_keep_their_bits(tile, inner, outputs) for inner, outputs in wanted):
+        if all(rows_keep_their_bits(tile, shape) for shape in wanted):
             return tile
     return 1
 
 
-def product_shapes(out_features: int, in_features: int) -> set[tuple[int, int]]:
-    """The `(inner, outputs)` shapes that `linear` calls the BLAS with."""
-    return {(in_features, stop - start) for start, stop in output_ranges(out_features)}
+def product_shapes(out_features: int, in_features: int) -> set[ProductShape]:
+    """What `linear` calls the BLAS with."""
+    return {ProductShape(in_features, stop - start, transposed=True) for start, stop in output_ranges(out_features)}
 
 
 def pad_rows(x: Floats, tile: int) -> Floats:

@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 from octavo.backends.base import StepInputs
 from octavo.backends.reference import operations
 from octavo.backends.reference.attention import QueryTiles, cut_queries, paged_attention, partition_size
-from octavo.backends.reference.products import Threads, invariant_tile, linear, product_shapes
+from octavo.backends.reference.products import ProductShape, Threads, invariant_tile, linear, product_shapes
 from octavo.graph.graph import CacheLayer, Graph, Operation, RopeSpec
 
 Floats = npt.NDArray[np.float32]
@@ -52,13 +52,14 @@ class ReferenceProgram:
             shape = (num_blocks, block_size, layer.num_kv_heads, layer.head_dim)
             self._keys.append(np.zeros(shape, np.float32))
             self._values.append(np.zeros(shape, np.float32))
-        shapes: set[tuple[int, int]] = set()
+        shapes: set[ProductShape] = set()
         for operation in self._graph.operations:
             if operation.name in ("linear", "logits"):
                 shapes |= product_shapes(*operation.weights[0].shape)
         size = partition_size(block_size)
         for layer in self._graph.cache_layers:
-            shapes |= {(layer.head_dim, size), (size, layer.head_dim)}
+            # Queries times keys, then weights times values (attention.attend_tiles).
+            shapes |= {ProductShape(layer.head_dim, size, transposed=True), ProductShape(size, layer.head_dim, transposed=False)}
         with self._blas.limit(limits=1, user_api="blas"):
             self._tile = invariant_tile(shapes)
 
@@ -71,7 +72,8 @@ class ReferenceProgram:
     def run(self, step: StepInputs) -> Floats:
         """Computes one step; logits `[samples, vocab_size]`."""
         # A thread of the BLAS's own would split products at places that depend on how many there are.
-        with self._blas.limit(limits=1, user_api="blas"):
+        # Numbers that overflow end up in the logits, where the sampler fails the one request that they belong to.
+        with self._blas.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
             return _Step(self, step).run()
 
     def close(self) -> None:

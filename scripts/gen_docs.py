@@ -1,0 +1,245 @@
+"""Writes the pages of docs/ that come from the code: `gen_docs.py` writes them, `gen_docs.py --check` fails if one is stale.
+
+docs/cli.md is read off the commands' own parameters, docs/api.md off the types that check requests; nothing depends on a terminal.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from octavo.cli.app import app as commands
+from octavo.cli.refused import ALWAYS_ON, REFUSED
+from octavo.protocol.wire import EngineInfo
+from octavo.server.app import build_app
+from octavo.server.requests import ChatRequest, CompletionRequest, TokenizeRequest
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+NOTICE = "<!-- Written by scripts/gen_docs.py from the code; change the code and run `make docs`. -->\n"
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+# --- docs/cli.md ---------------------------------------------------------------------------------------------------------------------
+
+
+def parameters(function: Any) -> list[tuple[inspect.Parameter, Any, Any]]:
+    """(parameter, its type, its typer.Option or typer.Argument) of a command, in order."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    found = []
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints[parameter.name]
+        if typing.get_origin(hint) is typing.Annotated:
+            kind, info = typing.get_args(hint)[:2]
+            found.append((parameter, kind, info))
+    return found
+
+
+def is_option(info: Any) -> bool:
+    """Whether it is a typer.Option rather than a typer.Argument."""
+    return type(info).__name__ == "OptionInfo"
+
+
+def flag_row(parameter: inspect.Parameter, info: Any) -> list[str]:
+    """flag, value, default, meaning."""
+    # Inside Annotated, typer keeps the first declaration as the default.
+    decls = [*([info.default] if isinstance(info.default, str) else []), *(info.param_decls or ())]
+    if not decls:
+        decls.append("--" + parameter.name.replace("_", "-"))
+    flags = ", ".join(f"`{part}`" for decl in decls for part in decl.split("/"))
+    meaning, _, default = str(info.help).partition(" Default: ")
+    if default:
+        default = default.removesuffix(".")
+    elif isinstance(parameter.default, bool):
+        default = "on" if parameter.default else "off"
+    elif parameter.default not in (None, ""):
+        default = f"`{parameter.default}`"
+    value = "" if isinstance(parameter.default, bool) else f"`{info.metavar}`"
+    return [flags, value, default, meaning]
+
+
+def command_section(function: Any) -> str:
+    """One command: usage, what it does, its flags by topic."""
+    found = parameters(function)
+    arguments = [(p, info) for p, _, info in found if not is_option(info)]
+    usage = [info.metavar if p.default is inspect.Parameter.empty else f"[{info.metavar}]" for p, info in arguments]
+    panels: dict[str, list[list[str]]] = {}
+    for parameter, _, info in found:
+        if is_option(info):
+            panels.setdefault(info.rich_help_panel or "Options", []).append(flag_row(parameter, info))
+    name = f"octavo {function.__name__}"
+    text = f"## `{name}`\n\n```\n{' '.join([name, *usage, *(['[OPTIONS]'] if panels else [])])}\n```\n\n"
+    text += inspect.cleandoc(function.__doc__ or "") + "\n\n"
+    if arguments:
+        text += table(["argument", "meaning"], [[f"`{info.metavar}`", str(info.help)] for _, info in arguments]) + "\n"
+    for panel, rows in panels.items():
+        text += f"**{panel}**\n\n" + table(["flag", "value", "default", "meaning"], rows) + "\n"
+    return text
+
+
+def refused_section() -> str:
+    """The flags of `vllm serve` that are refused by name."""
+    rows = []
+    for refused in REFUSED:
+        fine = [f"`{value}`" for value in refused.harmless] or ([f"`--no-{refused.flag[2:]}`"] if refused.switch else [])
+        rows.append([f"`{refused.flag}`", ", ".join(fine), refused.hint[:1].upper() + refused.hint[1:]])
+    always = " and ".join(f"`{flag}`" for flag in ALWAYS_ON)
+    return (
+        "## Flags of `vllm serve` that are refused\n\n"
+        "`octavo serve` refuses these by name, with exit code 2, unless the value asks for what Octavo does anyway. "
+        f"{always} change nothing here and are let through; `--flag_name` and `--flag-name` are the same.\n\n"
+        + table(["flag", "let through", "why"], rows)
+    )
+
+
+def cli_page() -> str:
+    """docs/cli.md."""
+    functions = [command.callback for command in commands.registered_commands]
+    return (
+        f"{NOTICE}# Command line\n\n"
+        "Errors are one sentence on stderr. Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, "
+        "141 the reader of stdout went away.\n\n"
+        "Sizes are written like `2GiB`, `512MiB`, `1.5GB` or in bytes: KiB, MiB, GiB, TiB (and K, M, G, T) are powers of 1024, "
+        "KB, MB, GB, TB of 1000.\n\n" + "".join(map(command_section, functions)) + refused_section()
+    )
+
+
+# --- docs/api.md ---------------------------------------------------------------------------------------------------------------------
+
+
+def kind_of(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """A JSON schema in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[1]
+        return "object: " + ", ".join(f"`{field}`" for field in schemas[name]["properties"])
+    if "anyOf" in schema:
+        kinds = [kind_of(part, schemas) for part in schema["anyOf"] if part.get("type") != "null"]
+        return ", or ".join(kinds)
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"] if value is not None)
+    kind = str(schema.get("type", "any"))
+    if kind == "array":
+        kind = f"array of {kind_of(schema.get('items', {}), schemas)}"
+    limits = [f"{sign} {schema[key]:g}" if abs(schema[key]) < 2**31 - 1 else "" for key, sign in LIMITS.items() if key in schema]
+    if schema.get("minLength") or schema.get("minItems"):
+        limits.append("not empty")
+    if "maxItems" in schema:
+        limits.append(f"at most {schema['maxItems']}")
+    return ", ".join([kind, *filter(None, limits)])
+
+
+LIMITS = {"minimum": "≥", "maximum": "≤", "exclusiveMinimum": ">", "exclusiveMaximum": "<"}
+
+
+def fields_table(names: typing.Iterable[str], schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+    """The fields `names` of one request."""
+    rows = []
+    for name in names:
+        note = " (required)" if name in schema.get("required", ()) else ""
+        rows.append([f"`{name}`{note}", kind_of(schema["properties"][name], schemas)])
+    return table(["field", "value"], rows)
+
+
+def off_table(off_values: typing.Mapping[str, tuple[Any, ...]]) -> str:
+    """Fields that are accepted only with a value that asks for nothing."""
+    import json
+
+    return table(
+        ["field", "let through besides null"],
+        [[f"`{name}`", ", ".join(f"`{json.dumps(value)}`" for value in values)] for name, values in off_values.items()],
+    )
+
+
+def shared_off() -> dict[str, tuple[Any, ...]]:
+    """What completions and chat both lack."""
+    chat = ChatRequest.off_values
+    return {name: values for name, values in CompletionRequest.off_values.items() if chat.get(name) == values}
+
+
+def api_page() -> str:
+    """docs/api.md."""
+    llm: Any = SimpleNamespace(
+        info=EngineInfo("model", "llama", "reference", 1, 1, 1, 1), tokenizer=SimpleNamespace(chat_template=None), default_sampling={}
+    )
+    from octavo.config.server import ServerOptions
+
+    document = build_app(llm, ServerOptions()).openapi()
+    schemas = document["components"]["schemas"]
+    routes = [[f"`{m.upper()} {p}`", str(entry["summary"])] for p, methods in document["paths"].items() for m, entry in methods.items()]
+    completion, chat = schemas["CompletionRequest"], schemas["ChatRequest"]
+    off = shared_off()
+
+    def own(kind: Any, schema: dict[str, Any]) -> list[str]:
+        return [name for name in schema["properties"] if name not in kind.off_values]
+
+    both = [name for name in own(ChatRequest, chat) if name in own(CompletionRequest, completion) and name != "logprobs"]
+    only = {
+        kind: [name for name in own(kind, schema) if name not in both]
+        for kind, schema in ((CompletionRequest, completion), (ChatRequest, chat))
+    }
+    return f"""{NOTICE}# HTTP API
+
+{table(["route", "what it does"], routes)}
+`/openapi.json` describes them for tools, `/docs` for people. With `--api-key`, every route but `/health` wants
+`Authorization: Bearer KEY`. An unknown field, a wrong type or a value outside its limits is refused with an error that names the field:
+`{{"error": {{"message", "type", "param", "code"}}}}`. A field that is null counts as absent. [sampling.md](sampling.md) says what the
+sampling fields mean.
+
+## Completions and chat
+
+{fields_table(both, chat, schemas)}
+`user`, `metadata`, `service_tier`, `store`, `safety_identifier`, `prompt_cache_key` and `prompt_cache_retention` are OpenAI's; they can't
+change the text and are accepted for the sake of clients that send them.
+
+## Only `/v1/completions`
+
+{fields_table(only[CompletionRequest], completion, schemas)}
+## Only `/v1/chat/completions`
+
+{fields_table(only[ChatRequest], chat, schemas)}
+## `/tokenize` and `/detokenize`
+
+{fields_table(own(TokenizeRequest, schemas["TokenizeRequest"]), schemas["TokenizeRequest"], schemas)}
+{fields_table(schemas["DetokenizeRequest"]["properties"], schemas["DetokenizeRequest"], schemas)}
+## Fields that this version lacks
+
+They are refused by name unless their value asks for nothing, since many clients send them at their defaults.
+
+{off_table(off)}
+Only in completions:
+
+{off_table({n: v for n, v in CompletionRequest.off_values.items() if n not in off})}
+Only in chat:
+
+{off_table({n: v for n, v in ChatRequest.off_values.items() if n not in off})}"""
+
+
+PAGES = {"cli.md": cli_page, "api.md": api_page}
+
+
+def main(args: list[str]) -> int:
+    """Writes the pages, or with --check only compares them."""
+    stale = []
+    for name, page in PAGES.items():
+        path, text = DOCS / name, page()
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if args != ["--check"]:
+                path.write_text(text)
+    if args == ["--check"] and stale:
+        print(f"stale: {', '.join('docs/' + name for name in stale)}; run `make docs`", file=sys.stderr)
+        return 1
+    print(f"docs: {len(PAGES)} generated pages, {len(stale)} {'stale' if args == ['--check'] else 'written'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""Pages written from the code are current, and every page's links lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+
+
+def test_generated_pages_are_current():
+    done = subprocess.run([sys.executable, "scripts/gen_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("columns", ["20", "200"])
+def test_generated_pages_do_not_depend_on_the_terminal(columns: str, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    test_generated_pages_are_current()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_inside_the_project_lead_somewhere(page: Path):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            goal = page.parent / path if path else page
+            assert goal.exists(), f"{page.name} links to {target}"
+            if anchor:
+                heads = re.findall(r"^#+ (.+)$", goal.read_text(), flags=re.MULTILINE)
+                slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+                assert anchor in slugs, f"{page.name} links to {target}"
+
+
+def test_the_readme_opens_with_the_two_commands():
+    first_block = (ROOT / "README.md").read_text().split("```")[1]
+    assert re.search(r"^make serve\b", first_block, flags=re.MULTILINE)
+    assert re.search(r"^make test\b", first_block, flags=re.MULTILINE)
+
+
+def test_every_make_target_that_a_page_names_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for page in PAGES:
+        for target in re.findall(r"`make ([a-z-]+)", page.read_text()):
+            assert target in targets, f"{page.name} names `make {target}`"

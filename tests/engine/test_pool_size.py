@@ -1,0 +1,129 @@
+"""The KV cache's size: every branch of the budget, with the numbers worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo.config.engine import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.engine.pool_size import PoolSize, size_pool
+from octavo.executors.executor import LoadedModel
+from octavo.protocol.errors import ConfigError
+
+MIB, GIB = 1 << 20, 1 << 30
+# A block of 16 tokens takes 1 MiB; a request of the full 1000 tokens needs 63.
+MODEL = LoadedModel("llama", "reference", vocab_size=100, max_model_len=1000, weights_bytes=2 * GIB, kv_bytes_per_block=MIB)
+
+
+def size(*, total: int = 16 * GIB, available: int = 15 * GIB, seats: int = 64, longest: int | None = None, **cache: Any) -> PoolSize:
+    config = EngineConfig(
+        model=ModelConfig("m", max_model_len=longest), cache=CacheConfig(**cache), scheduler=SchedulerConfig(max_num_seqs=seats)
+    )
+    return size_pool(config, MODEL, total, available)
+
+
+def refused(**options: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        size(**options)
+    return caught.value
+
+
+def test_a_share_of_memory_beside_the_weights() -> None:
+    pool = size(total=8 * GIB, gpu_memory_utilization=0.5)
+    assert pool.num_blocks == 2048  # 4 GiB less 2 GiB of weights
+    assert pool.max_model_len == 1000
+    assert pool.explanation == (
+        "KV cache: 2,048 blocks of 16 tokens, 2.00 GiB (gpu_memory_utilization 0.5 of 8.00 GiB, weights 2.00 GiB); "
+        "32.5 requests of the full 1000 tokens fit at once"
+    )
+
+
+def test_no_more_than_is_available() -> None:
+    pool = size(total=8 * GIB, available=100 * MIB, gpu_memory_utilization=0.9)
+    assert pool.num_blocks == 100
+    assert "(gpu_memory_utilization 0.9 of 8.00 GiB, available memory 100.00 MiB)" in pool.explanation
+    assert "1.6 requests of the full 1000 tokens fit at once" in pool.explanation
+
+
+def test_no_more_than_all_seats_can_use() -> None:
+    pool = size(seats=3, gpu_memory_utilization=1.0)
+    assert pool.num_blocks == 3 * 63
+    assert "0.18 GiB (all that max_num_seqs 3 can use); 3.0 requests" in pool.explanation
+    assert size(seats=3, longest=17).num_blocks == 3 * 2
+    assert size(seats=3, kv_cache_memory=GIB).num_blocks == 3 * 63
+
+
+def test_a_given_budget() -> None:
+    pool = size(kv_cache_memory=100 * MIB + MIB - 1, gpu_memory_utilization=0.01)
+    assert pool.num_blocks == 100
+    assert "(kv_cache_memory 101.00 MiB)" in pool.explanation
+    assert size(kv_cache_memory=15 * GIB, seats=1000).num_blocks == 15 * 1024
+
+
+def test_a_budget_beyond_what_is_available() -> None:
+    error = refused(kv_cache_memory=16 * GIB)
+    assert error.message == "kv_cache_memory: 16.00 GiB was asked for, but only 15.00 GiB of memory is available"
+    assert error.param == "kv_cache_memory"
+
+
+def test_a_given_number_of_blocks() -> None:
+    pool = size(num_blocks_override=7000, seats=1, kv_cache_memory=5)
+    assert pool.num_blocks == 7000
+    assert "7,000 blocks of 16 tokens, 6.84 GiB (as num_blocks_override says)" in pool.explanation
+
+
+@pytest.mark.parametrize("blocks", [15 * 1024 + 1, 10**18])
+def test_more_blocks_than_memory(blocks: int) -> None:
+    error = refused(num_blocks_override=blocks)
+    assert error.message.startswith(f"num_blocks_override: {blocks:,} blocks take ")
+    assert error.message.endswith(", but only 15.00 GiB of memory is available")
+    assert error.param == "num_blocks_override"
+    assert size(num_blocks_override=15 * 1024).num_blocks == 15 * 1024
+
+
+def test_no_room_beside_the_weights() -> None:
+    error = refused(total=4 * GIB, gpu_memory_utilization=0.5)
+    assert error.message == (
+        "gpu_memory_utilization: no memory is left for the KV cache (gpu_memory_utilization 0.5 of 4.00 GiB, weights 2.00 GiB); a block "
+        "of 16 tokens takes 1,048,576 bytes. Raise gpu_memory_utilization or kv_cache_memory, or serve a smaller or quantized model"
+    )
+    assert error.param == "gpu_memory_utilization"
+    assert refused(total=4 * GIB, gpu_memory_utilization=0.1).param == "gpu_memory_utilization"  # not even the weights fit
+    assert size(total=4 * GIB + 2 * MIB, gpu_memory_utilization=0.5).num_blocks == 1
+
+
+def test_a_budget_below_one_block() -> None:
+    error = refused(kv_cache_memory=MIB - 1)
+    assert error.message.startswith("kv_cache_memory: no memory is left for the KV cache (kv_cache_memory 1.00 MiB); a block of 16 tokens")
+    assert error.param == "kv_cache_memory"
+
+
+def test_the_model_s_limit_is_lowered_to_what_fits() -> None:
+    pool = size(kv_cache_memory=10 * MIB)
+    assert pool.num_blocks == 10
+    assert pool.max_model_len == 160
+    assert pool.explanation.endswith("1.0 requests of the full 160 tokens (lowered from the model's 1000 to what fits) fit at once")
+
+
+def test_a_length_that_was_asked_for_must_fit() -> None:
+    error = refused(kv_cache_memory=10 * MIB, longest=161)
+    assert error.message == (
+        "max_model_len: a request of 161 tokens needs 11 blocks, but the KV cache has 10 (kv_cache_memory 10.00 MiB). "
+        "Lower max_model_len to at most 160, or give the cache more memory"
+    )
+    assert error.param == "max_model_len"
+    pool = size(kv_cache_memory=10 * MIB, longest=160)
+    assert (pool.num_blocks, pool.max_model_len) == (10, 160)
+    assert "lowered" not in pool.explanation
+
+
+def test_a_length_that_was_asked_for_is_kept() -> None:
+    pool = size(longest=100)
+    assert pool.max_model_len == 100
+    assert pool.num_blocks == 64 * 7
+
+
+@pytest.mark.parametrize(("block_size", "blocks"), [(1, 64 * 1000), (1024, 64)])
+def test_the_most_depends_on_the_block_size(block_size: int, blocks: int) -> None:
+    assert size(block_size=block_size, total=1 << 50, available=1 << 50).num_blocks == blocks

@@ -1,0 +1,191 @@
+"""A stand-in for AsyncLLM: a byte-level tokenizer and an engine that says what it is told to, token by token."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoError
+from octavo.protocol.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.wire import EngineInfo, EngineStats
+
+EOS = 256
+VOCAB_SIZE = 257
+REPLY = "Hello wörld 🙂, this is a reply."
+
+
+class ByteTokenizer:
+    vocab_size = VOCAB_SIZE
+    chat_template: str | None = None
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        return b"".join(b"" if skip_special_tokens and i == EOS else self.token_bytes(i) for i in ids).decode("utf-8", "replace")
+
+    def token_text(self, token_id: int) -> str:
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return b"<|end|>" if token_id == EOS else bytes([token_id])
+
+
+@dataclass
+class Call:
+    """What the server asked of the fake, and how it went."""
+
+    prompt: str | list[int]
+    sampling: SamplingParams
+    request_id: str
+    stream: bool
+    tokens: int = 0
+    closed: bool = False
+    finished: bool = False
+
+
+@dataclass
+class FakeLLM:
+    """`reply` is said by every sample, then the end token unless `endless`; `delay` seconds pass before each token.
+
+    After `fail_after` tokens the request fails; `die()` kills the engine; `hold` stops tokens until it is set.
+    """
+
+    reply: str = REPLY
+    delay: float = 0.0
+    endless: bool = False
+    fail_after: int | None = None
+    failure: Exception = field(default_factory=lambda: OctavoError("generation failed: the logits are not finite"))
+    model: str = "fake-model"
+    max_model_len: int = 200
+    default_sampling: dict[str, Any] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    rendered: list[dict[str, Any]] = field(default_factory=list)
+    logprob_floor: float = -0.5
+
+    def __post_init__(self) -> None:
+        self.info = EngineInfo(self.model, "LlamaForCausalLM", "reference", VOCAB_SIZE, self.max_model_len, 16, 64, 1, 4096, "0")
+        self.tokenizer = ByteTokenizer()
+        self.stats = EngineStats()
+        self.is_alive = True
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self._dead = asyncio.Event()
+
+    def render_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **kwargs: Any) -> str:
+        self.rendered.append({"messages": messages, "add_generation_prompt": add_generation_prompt, **kwargs})
+        if kwargs.get("explode"):
+            raise InvalidRequestError("messages: the chat template refused them: no.", param="messages")
+        text = "".join(f"<{message['role']}>{message['content']}" for message in messages)
+        return text + ("<assistant>" if add_generation_prompt else "")
+
+    def die(self) -> None:
+        self.is_alive = False
+        self._dead.set()
+
+    async def wait_dead(self) -> None:
+        await self._dead.wait()
+
+    async def abort(self, request_id: str) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        self.is_alive = False
+
+    async def generate(
+        self, prompt: str | list[int], sampling: SamplingParams, request_id: str, *, stream: bool = True, add_special_tokens: bool = True
+    ) -> AsyncIterator[RequestOutput]:
+        assert request_id not in {call.request_id for call in self.calls}
+        call = Call(prompt, sampling, request_id, stream)
+        self.calls.append(call)
+        ids = self.tokenizer.encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt
+        samples = [Sample(self, index, sampling, len(ids)) for index in range(sampling.n)]
+        metrics = RequestMetrics(time.monotonic())
+        try:
+            while not all(sample.done for sample in samples):
+                await self._wait_for_turn(call)
+                call.tokens += 1
+                deltas = [sample.step() for sample in samples if not sample.done]
+                if stream:
+                    yield RequestOutput(request_id, None, ids, deltas, all(s.done for s in samples), metrics, 1)
+            call.finished = True
+            if not stream:
+                yield RequestOutput(request_id, None, ids, [sample.whole for sample in samples], True, metrics, 1)
+        finally:
+            call.closed = True
+
+    async def _wait_for_turn(self, call: Call) -> None:
+        if self.fail_after is not None and call.tokens >= self.fail_after:
+            raise self.failure
+        waits = [asyncio.ensure_future(self._dead.wait()), asyncio.ensure_future(self._pause())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not self.is_alive:
+            raise EngineDeadError("The engine has died.")
+
+    async def _pause(self) -> None:
+        await self.hold.wait()
+        await asyncio.sleep(self.delay)
+
+
+class Sample:
+    """One of a request's samples: steps through the reply's bytes."""
+
+    def __init__(self, llm: FakeLLM, index: int, sampling: SamplingParams, num_prompt_tokens: int) -> None:
+        self._llm = llm
+        self._sampling = sampling
+        self._ids = list(llm.reply.encode())
+        self._room = llm.max_model_len - num_prompt_tokens
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self.whole = CompletionOutput(index, "", [], logprobs=None if sampling.logprobs is None else [])
+        self.done = False
+
+    def step(self) -> CompletionOutput:
+        position = len(self.whole.token_ids)
+        ids = self._ids
+        token_id = EOS if position >= len(ids) and not self._llm.endless else ids[position % len(ids)]
+        delta = CompletionOutput(self.whole.index, "", [token_id])
+        if token_id == EOS:
+            delta.finish_reason = "stop"
+        else:
+            delta.text = self._utf8.decode(bytes([token_id]))
+        limit = min(self._sampling.max_tokens or self._room, self._room)
+        if delta.finish_reason is None and position + 1 >= limit:
+            delta.finish_reason = "length"
+        self._stop_strings(delta)
+        if self._sampling.logprobs is not None:
+            delta.logprobs = [self._logprobs(token_id, self._sampling.logprobs)]
+        self._append(delta)
+        return delta
+
+    def _stop_strings(self, delta: CompletionOutput) -> None:
+        text = self.whole.text + delta.text
+        for stop in self._sampling.stop_list:
+            if text.endswith(stop):
+                delta.text = delta.text.removesuffix(stop[-1])
+                delta.finish_reason, delta.stop_reason = "stop", stop
+
+    def _logprobs(self, token_id: int, count: int) -> PositionLogprobs:
+        # The sampled token ranks second: the likeliest is always "!".
+        found = {token_id: Logprob(self._llm.logprob_floor, 2, None)}
+        others = [candidate for candidate in (33, 34, 35, 36, 37) if candidate != token_id]
+        for rank, candidate in enumerate(others[:count], start=1):
+            found[candidate] = Logprob(-0.1 if rank == 1 else -float(rank), rank if rank == 1 else rank + 1, None)
+        return found
+
+    def _append(self, delta: CompletionOutput) -> None:
+        whole = self.whole
+        whole.text += delta.text
+        whole.token_ids += delta.token_ids
+        whole.finish_reason, whole.stop_reason = delta.finish_reason, delta.stop_reason
+        if whole.logprobs is not None and delta.logprobs is not None:
+            whole.logprobs += delta.logprobs
+        self.done = delta.finish_reason is not None

@@ -1,0 +1,46 @@
+"""A process that runs `octavo.server.run.serve` over the fake model: `serve_fake.py PORT MODE [SHUTDOWN_TIMEOUT]`.
+
+MODE is "quick" (with an access log), "endless", "torrent" (endless without a pause), "mortal" (the engine dies as soon as it has said
+ten tokens), "slow-load" or "no-model".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from fake_llm import FakeLLM
+
+from octavo.api.async_llm import AsyncLLM
+from octavo.config.engine import EngineConfig
+from octavo.config.server import ServerOptions
+from octavo.protocol.errors import ModelLoadError
+from octavo.server.run import serve
+
+MODE = sys.argv[2]
+
+
+class Mortal(FakeLLM):
+    async def _wait_for_turn(self, call) -> None:
+        if call.tokens == 10:
+            self.die()
+        await super()._wait_for_turn(call)
+
+
+async def start(config: EngineConfig, **_: object) -> FakeLLM:
+    print("loading", flush=True)
+    if MODE == "no-model":
+        raise ModelLoadError("model.gguf: the file ends early")
+    if MODE == "slow-load":
+        await asyncio.sleep(60)
+    if MODE == "quick":
+        return FakeLLM(delay=0.02)
+    if MODE == "torrent":
+        return FakeLLM(reply="x" * 1000, endless=True, max_model_len=10**9)
+    kind = Mortal if MODE == "mortal" else FakeLLM
+    return kind(delay=0.01, endless=True, max_model_len=10**9)
+
+
+AsyncLLM.start = start
+timeout = float(sys.argv[3]) if len(sys.argv) > 3 else 30.0
+sys.exit(serve(EngineConfig(), ServerOptions(port=int(sys.argv[1]), shutdown_timeout=timeout, access_log=MODE == "quick")))

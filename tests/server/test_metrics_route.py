@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo.protocol.outputs import RequestMetrics
+from octavo.protocol.wire import EngineInfo, EngineStats
+from octavo.server.metrics import Metrics, one_two_five
+
+LABELS = {"model_name": "m", "engine": "0"}
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    metrics = Metrics()
+    metrics.attach("m", EngineInfo("m", "LlamaForCausalLM", "reference", 100, 300, 16, 64, kv_cache_bytes=4096))
+    return metrics
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, LABELS | labels)
+
+
+def test_names_are_vllms(metrics: Metrics) -> None:
+    names = {family.name for family in text_string_to_metric_families(metrics.render()[0].decode())}
+    assert names >= {
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prompt_tokens",
+        "vllm:generation_tokens",
+        "vllm:request_success",
+        "vllm:num_preemptions",
+        "vllm:time_to_first_token_seconds",
+        "vllm:inter_token_latency_seconds",
+        "vllm:request_time_per_output_token_seconds",
+        "vllm:e2e_request_latency_seconds",
+        "vllm:request_queue_time_seconds",
+        "vllm:request_prefill_time_seconds",
+        "vllm:request_decode_time_seconds",
+        "vllm:request_inference_time_seconds",
+        "vllm:request_prompt_tokens",
+        "vllm:request_generation_tokens",
+        "vllm:request_num_preemptions",
+        "vllm:iteration_tokens_total",
+        "vllm:request_params_n",
+        "vllm:request_params_max_tokens",
+        "vllm:cache_config_info",
+        "octavo:http_errors",
+        "process_resident_memory_bytes",
+    }
+
+
+def test_every_finish_reason_starts_at_zero(metrics: Metrics) -> None:
+    for reason in ("stop", "length", "abort", "error"):
+        assert value(metrics, "vllm:request_success_total", finished_reason=reason) == 0
+
+
+def test_steps(metrics: Metrics) -> None:
+    metrics.on_step(EngineStats(running=3, waiting=2, blocks_total=64, blocks_used=16, preemptions=2, step_tokens=20))
+    metrics.on_step(EngineStats(running=1, waiting=0, blocks_total=64, blocks_used=32, preemptions=5, step_tokens=1))
+    metrics.on_step(EngineStats(running=0, waiting=0, blocks_total=64, blocks_used=32, preemptions=5))
+    assert value(metrics, "vllm:num_requests_running") == 0
+    assert value(metrics, "vllm:num_requests_waiting") == 0
+    assert value(metrics, "vllm:kv_cache_usage_perc") == 0.5
+    assert value(metrics, "vllm:num_preemptions_total") == 5
+    assert value(metrics, "vllm:iteration_tokens_total_count") == 2
+    assert value(metrics, "vllm:iteration_tokens_total_sum") == 21
+
+
+def test_tokens(metrics: Metrics) -> None:
+    request = RequestMetrics(arrival_time=10.0)
+    metrics.on_tokens(request, 1, 10.5, None)
+    metrics.on_tokens(request, 2, 10.9, 10.5)
+    assert value(metrics, "vllm:generation_tokens_total") == 3
+    assert value(metrics, "vllm:time_to_first_token_seconds_sum") == pytest.approx(0.5)
+    assert value(metrics, "vllm:time_to_first_token_seconds_bucket", le="0.5") == 1
+    assert value(metrics, "vllm:inter_token_latency_seconds_count") == 2
+    assert value(metrics, "vllm:inter_token_latency_seconds_sum") == pytest.approx(0.4)
+
+
+def test_a_finished_request(metrics: Metrics) -> None:
+    request = RequestMetrics(10.0, 10.25, 10.5, 11.5, 11.75, num_preemptions=1)
+    metrics.on_finished("length", 7, 5, request, 1, 5)
+    assert value(metrics, "vllm:request_success_total", finished_reason="length") == 1
+    assert value(metrics, "vllm:prompt_tokens_total") == 7
+    sums = {
+        "e2e_request_latency_seconds": 1.75,
+        "request_queue_time_seconds": 0.25,
+        "request_prefill_time_seconds": 0.25,
+        "request_decode_time_seconds": 1.0,
+        "request_inference_time_seconds": 1.25,
+        "request_time_per_output_token_seconds": 0.25,
+        "request_prompt_tokens": 7,
+        "request_generation_tokens": 5,
+        "request_params_n": 1,
+        "request_params_max_tokens": 5,
+        "request_num_preemptions": 1,
+    }
+    assert {name: value(metrics, f"vllm:{name}_sum") for name in sums} == pytest.approx(sums)
+
+
+def test_requests_that_never_ran_count_too(metrics: Metrics) -> None:
+    for reason in ("abort", "error"):
+        metrics.on_finished(reason, 7, 0, RequestMetrics(10.0, finished_time=11.0), 2, None)
+        assert value(metrics, "vllm:request_success_total", finished_reason=reason) == 1
+    assert value(metrics, "vllm:e2e_request_latency_seconds_count") == 2
+    assert value(metrics, "vllm:request_queue_time_seconds_count") == 0
+    assert value(metrics, "vllm:request_params_max_tokens_count") == 0
+
+
+def test_token_buckets_follow_the_context() -> None:
+    assert one_two_five(300) == [1, 2, 5, 10, 20, 50, 100, 200]
+    assert one_two_five(1) == [1]
+
+
+async def test_route_and_refused_requests(connect, metrics: Metrics) -> None:
+    fresh = Metrics()
+    client: httpx.AsyncClient = connect(metrics=fresh)
+    await client.get("/nothing")
+    await client.get("/v1/completions")
+    await client.post("/v1/completions", json={"prompt": ""})
+    await client.post("/v1/completions", json={"prompt": "", "x": 1})
+    reply = await client.get("/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {
+        sample.labels["code"]: sample.value
+        for family in text_string_to_metric_families(reply.text)
+        for sample in family.samples
+        if sample.name == "octavo:http_errors_total"
+    }
+    assert found == {"404": 1, "405": 1, "400": 2}
+    assert 'vllm:num_requests_running{engine="0",model_name="fake-model"} 0.0' in reply.text
+    assert 'vllm:cache_config_info{block_size="16",engine="0",kv_cache_memory_bytes="4096",num_gpu_blocks="64"} 1.0' in reply.text
