@@ -17,7 +17,9 @@
 namespace octavo {
 namespace OCTAVO_ISA {
 
-#include "kernels/vec.inl"
+#define OCTAVO_INLINE static inline __attribute__((always_inline))
+
+using Words = std::uint32_t __attribute__((vector_size(64)));
 
 // Enough chains of dependent additions to hide their latency, few enough to stay in registers.
 constexpr std::size_t kChains = 12;
@@ -96,17 +98,19 @@ static std::size_t bf16_loop(std::size_t iterations) {
 }
 
 static std::uint32_t read_loop(const std::uint8_t* bytes, std::size_t size) {
-  u32x16 seen[8] = {};
+  Words seen[8] = {};
   for (std::size_t at = 0; at + 512 <= size; at += 512) {
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < 8; ++i) {
       // The machine's own prefetching stops at every page.
       __builtin_prefetch(bytes + at + 64 * i + 4096);
-      seen[i] ^= load<u32x16>(bytes + at + 64 * i);
+      Words words;
+      __builtin_memcpy(&words, bytes + at + 64 * i, sizeof(words));
+      seen[i] ^= words;
     }
   }
   std::uint32_t all = 0;
-  for (const u32x16& part : seen) {
+  for (const Words& part : seen) {
     for (int lane = 0; lane < 16; ++lane) all ^= part[lane];
   }
   return all;
