@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,51 @@ import pytest
 from workload import PROMPTS, bits, greedy, prompts, run, run_alone, seeded
 
 from octavo import LLM, SamplingParams
+from octavo.backends.select import has_native
 
 Bits = list[tuple[object, ...]]
 KINDS: dict[str, Callable[[], list[SamplingParams]]] = {"greedy": greedy, "seeded": seeded}
 
 
-@pytest.fixture(scope="module")
-def model(fixtures_dir: Path) -> str:
-    return str(fixtures_dir / "tiny-llama")
+@dataclass(frozen=True)
+class Setup:
+    """A model file of the fixtures, and the backend that runs it."""
+
+    model: str
+    backend: str
+
+    def start(self, **options: Any) -> LLM:
+        return LLM(self.model, backend=self.backend, quiet=True, **options)
+
+
+# One model for each way of multiplying: float32, bfloat16, 4-bit and 8-bit weights.
+SETUPS = [
+    Setup("tiny-llama", "reference"),
+    Setup("tiny-llama", "cpu"),
+    Setup("gguf-tiny-llama/tiny-llama-Q4_1.gguf", "cpu"),
+    Setup("gguf-tiny-llama/tiny-llama-Q8_0.gguf", "cpu"),
+]
+
+
+@pytest.fixture(scope="module", params=SETUPS, ids=lambda setup: f"{setup.backend}-{setup.model.rpartition('/')[2]}")
+def setup(request: pytest.FixtureRequest, fixtures_dir: Path) -> Setup:
+    chosen: Setup = request.param
+    if chosen.backend == "cpu" and not has_native():
+        pytest.skip("this installation has no native module")
+    return Setup(str(fixtures_dir / chosen.model), chosen.backend)
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
-def case(request: pytest.FixtureRequest, model: str) -> Iterator[tuple[list[SamplingParams], Bits]]:
+def case(request: pytest.FixtureRequest, setup: Setup) -> tuple[list[SamplingParams], Bits]:
     """Parameters, and what each request gives alone."""
     params = KINDS[request.param]()
-    with LLM(model, quiet=True) as llm:
-        yield params, run_alone(llm, params)
+    with setup.start() as llm:
+        return params, run_alone(llm, params)
 
 
-def together(model: str, params: list[SamplingParams], **options: Any) -> Bits:
+def together(setup: Setup, params: list[SamplingParams], **options: Any) -> Bits:
     """All requests in one batch."""
-    with LLM(model, quiet=True, **options) as llm:
+    with setup.start(**options) as llm:
         return run(llm, params)
 
 
@@ -43,47 +68,47 @@ def test_the_workload_is_mixed() -> None:
 
 
 @pytest.mark.parametrize("budget", [16, 64, 512])
-def test_together_as_alone_at_every_token_budget(model: str, case: tuple[list[SamplingParams], Bits], budget: int) -> None:
+def test_together_as_alone_at_every_token_budget(setup: Setup, case: tuple[list[SamplingParams], Bits], budget: int) -> None:
     params, alone = case
-    assert together(model, params, max_num_batched_tokens=budget) == alone
+    assert together(setup, params, max_num_batched_tokens=budget) == alone
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_preemption_changes_nothing(model: str, kind: str) -> None:
+def test_preemption_changes_nothing(setup: Setup, kind: str) -> None:
     """Requests that grow to many times what they came with, in a pool that holds little more than the longest of them."""
     params = [msgspec.structs.replace(each, max_tokens=40 + index) for index, each in enumerate(KINDS[kind]())]
     short = [prompt[:40] for prompt in prompts()]
-    with LLM(model, quiet=True) as llm:
+    with setup.start() as llm:
         alone = [bits(llm.generate(prompt, each, use_tqdm=False))[0] for prompt, each in zip(short, params, strict=True)]
-    with LLM(model, quiet=True, num_gpu_blocks_override=80, block_size=2) as llm:
+    with setup.start(num_gpu_blocks_override=12, block_size=16) as llm:
         together = bits(llm.generate(short, params, use_tqdm=False))
         assert llm._core.stats().preemptions >= 20
     assert together == alone
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_any_number_of_threads(model: str, case: tuple[list[SamplingParams], Bits], threads: int) -> None:
+def test_any_number_of_threads(setup: Setup, case: tuple[list[SamplingParams], Bits], threads: int) -> None:
     params, alone = case
-    assert together(model, params, threads=threads) == alone
+    assert together(setup, params, threads=threads) == alone
 
 
 @pytest.mark.parametrize("seats", [1, 7])
-def test_any_number_of_seats(model: str, case: tuple[list[SamplingParams], Bits], seats: int) -> None:
+def test_any_number_of_seats(setup: Setup, case: tuple[list[SamplingParams], Bits], seats: int) -> None:
     params, alone = case
-    assert together(model, params, max_num_seqs=seats) == alone
+    assert together(setup, params, max_num_seqs=seats) == alone
 
 
-def test_any_order(model: str, case: tuple[list[SamplingParams], Bits]) -> None:
+def test_any_order(setup: Setup, case: tuple[list[SamplingParams], Bits]) -> None:
     params, alone = case
-    with LLM(model, quiet=True) as llm:
+    with setup.start() as llm:
         outputs = llm.generate(prompts()[::-1], params[::-1], use_tqdm=False)
     assert bits(outputs)[::-1] == alone
 
 
-def test_samples_of_one_prompt_are_as_their_seeds_alone(model: str) -> None:
+def test_samples_of_one_prompt_are_as_their_seeds_alone(setup: Setup) -> None:
     """Sample i of `n` draws with `seed + i`."""
     prompt = prompts()[3]
-    with LLM(model, quiet=True) as llm:
+    with setup.start() as llm:
         many = llm.generate(prompt, SamplingParams(n=4, seed=11, max_tokens=12), use_tqdm=False)[0]
         for sample in many.outputs:
             single = llm.generate(prompt, SamplingParams(seed=11 + sample.index, max_tokens=12), use_tqdm=False)[0]
@@ -91,10 +116,10 @@ def test_samples_of_one_prompt_are_as_their_seeds_alone(model: str) -> None:
         assert len({tuple(sample.token_ids) for sample in many.outputs}) > 1
 
 
-def test_utilisation_of_blocks(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_utilisation_of_blocks(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     """At most block_size − 1 slots of a running request are unused."""
     shares = []
-    with LLM(model, quiet=True) as llm:
+    with setup.start() as llm:
         scheduler = llm._core._scheduler
         step = llm._core.step
 
@@ -115,9 +140,10 @@ def test_utilisation_of_blocks(model: str, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.model
-def test_default_model_together_as_alone(smollm2_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_default_model_together_as_alone(smollm2_path: Path, backend: str) -> None:
     made = [[(start * 37 + place * 101) % 49000 + 100 for place in range(length)] for start, length in enumerate((1, 5, 17, 40, 130, 220))]
     params = [SamplingParams(temperature=0.0 if index % 2 else 0.8, seed=index, max_tokens=8, logprobs=2) for index in range(len(made))]
-    with LLM(str(smollm2_path), quiet=True, max_model_len=512, max_num_batched_tokens=64) as llm:
+    with LLM(str(smollm2_path), quiet=True, backend=backend, max_model_len=512, max_num_batched_tokens=64) as llm:
         batched = bits(llm.generate(made, params, use_tqdm=False))
         assert batched == [bits(llm.generate(prompt, each, use_tqdm=False))[0] for prompt, each in zip(made, params, strict=True)]

@@ -42,7 +42,7 @@ def check(llm: LLM, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_safetensors_models_match_the_reference(fixtures_dir: Path, name: str) -> None:
     expected = json.loads((fixtures_dir / name / "expected.json").read_text())
-    with LLM(str(fixtures_dir / name), quiet=True) as llm:
+    with LLM(str(fixtures_dir / name), quiet=True, backend="reference") as llm:
         check(llm, expected)
 
 
@@ -50,7 +50,7 @@ def test_safetensors_models_match_the_reference(fixtures_dir: Path, name: str) -
 def test_gguf_models_match_the_reference(fixtures_dir: Path, kind: str) -> None:
     folder = fixtures_dir / "gguf-tiny-llama"
     expected = json.loads((folder / f"expected-{kind}.json").read_text())
-    with LLM(str(folder / f"tiny-llama-{kind}.gguf"), quiet=True) as llm:
+    with LLM(str(folder / f"tiny-llama-{kind}.gguf"), quiet=True, backend="reference") as llm:
         check(llm, expected)
 
 
@@ -58,7 +58,7 @@ def test_gguf_models_match_the_reference(fixtures_dir: Path, kind: str) -> None:
 def test_default_model_matches_the_reference(fixtures_dir: Path, smollm2_path: Path) -> None:
     expected = json.loads((fixtures_dir / "smollm2" / "expected.json").read_text())
     assert len(expected["prompts"]) == 12
-    with LLM(str(smollm2_path), quiet=True, max_model_len=1024) as llm:
+    with LLM(str(smollm2_path), quiet=True, backend="reference", max_model_len=1024) as llm:
         check(llm, expected)
 
 
