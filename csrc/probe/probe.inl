@@ -21,8 +21,14 @@ namespace OCTAVO_ISA {
 
 using Words = std::uint32_t __attribute__((vector_size(64)));
 
-// Enough chains of dependent additions to hide their latency, few enough to stay in registers.
+// Enough chains of dependent additions to hide their latency, few enough to stay in registers; variables, as GCC keeps an array in memory.
 constexpr std::size_t kChains = 12;
+#define OCTAVO_CHAINS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+#define OCTAVO_DECLARE(i) Vector s##i{};
+#define OCTAVO_STEP(i)             \
+  OCTAVO_OPAQUE(a);                \
+  s##i = multiply_add(s##i, a, b); \
+  OCTAVO_OPAQUE(s##i);
 
 // The compiler must neither drop a value nor know it.
 #if defined(__AVX512F__)
@@ -52,15 +58,12 @@ OCTAVO_INLINE Integers multiply_add(Integers sum, Integers a, Integers b) { retu
 #endif
 
 static std::size_t int8_loop(std::size_t iterations) {
-  Integers sums[kChains], a{}, b{};
-  for (Integers& sum : sums) sum = Integers{};
+  using Vector = Integers;
+  Vector a{}, b{};
+  OCTAVO_OPAQUE(b);
+  OCTAVO_CHAINS(OCTAVO_DECLARE)
   for (std::size_t i = 0; i < iterations; ++i) {
-#pragma GCC unroll 12
-    for (std::size_t chain = 0; chain < kChains; ++chain) {
-      OCTAVO_OPAQUE(a);
-      sums[chain] = multiply_add(sums[chain], a, b);
-      OCTAVO_OPAQUE(sums[chain]);
-    }
+    OCTAVO_CHAINS(OCTAVO_STEP)
   }
   return kChains * kIntegerOps;
 }
@@ -84,15 +87,12 @@ OCTAVO_INLINE Floats multiply_add(Floats sum, Floats a, Floats b) { return sum +
 #endif
 
 static std::size_t bf16_loop(std::size_t iterations) {
-  Floats sums[kChains], a{}, b{};
-  for (Floats& sum : sums) sum = Floats{};
+  using Vector = Floats;
+  Vector a{}, b{};
+  OCTAVO_OPAQUE(b);
+  OCTAVO_CHAINS(OCTAVO_DECLARE)
   for (std::size_t i = 0; i < iterations; ++i) {
-#pragma GCC unroll 12
-    for (std::size_t chain = 0; chain < kChains; ++chain) {
-      OCTAVO_OPAQUE(a);
-      sums[chain] = multiply_add(sums[chain], a, b);
-      OCTAVO_OPAQUE(sums[chain]);
-    }
+    OCTAVO_CHAINS(OCTAVO_STEP)
   }
   return kChains * kFloatOps;
 }
