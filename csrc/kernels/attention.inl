@@ -2,7 +2,7 @@
 
 static void pack_query(const float* head, float scale, std::size_t head_dim, std::uint16_t* query) {
   std::size_t i = 0;
-  for (; i + 16 <= head_dim; i += 16) store(query + i, float_to_bf16(load<f32x16>(head + i) * scale));
+  for (; i + kLanes <= head_dim; i += kLanes) store(query + i, float_to_bf16(load<Floats>(head + i) * scale));
   for (; i < head_dim; ++i) query[i] = float_to_bf16(head[i] * scale);
   for (; i % 16 != 0; ++i) query[i] = 0;
 }
@@ -15,55 +15,71 @@ static void write_cache(const float* key, const float* value, const CacheShape& 
     __builtin_memset(value_strip, 0, shape.strip_words() * sizeof(std::uint16_t));
   }
   const auto t = static_cast<std::size_t>(token);
+  const auto word = [](float x) { return static_cast<std::uint32_t>(float_to_bf16(x)); };
   for (std::size_t pair = 0; pair < shape.head_dim / 2; ++pair) {
-    key_strip[32 * pair + 2 * t] = float_to_bf16(key[2 * pair]);
-    key_strip[32 * pair + 2 * t + 1] = float_to_bf16(key[2 * pair + 1]);
+    store(key_strip + 32 * pair + 2 * t, word(key[2 * pair]) | word(key[2 * pair + 1]) << 16);
   }
   std::uint16_t* target = value_strip + 2 * width * (t / 2) + t % 2;
   for (std::size_t d = 0; d < shape.head_dim; ++d) target[2 * d] = float_to_bf16(value[d]);
 }
 
-// Scores of one strip of 16 keys.
-template <int Rows>
-OCTAVO_INLINE void score_strip(const QueryTile& tile, std::size_t width, const std::uint16_t* strip, f32x16 (&scores)[Rows]) {
-  f32x16 odd[Rows];
-  for (int r = 0; r < Rows; ++r) scores[r] = odd[r] = f32x16{};
-  for (std::size_t pair = 0; pair < width / 2; pair += 2) {
-    const u32x16 first = load<u32x16>(strip + 32 * pair), second = load<u32x16>(strip + 32 * pair + 32);
-#pragma GCC unroll 6
-    for (int r = 0; r < Rows; ++r) {
-      const std::uint16_t* query = tile.query + static_cast<std::size_t>(r) * tile.query_stride + 2 * pair;
-      dot_pair(scores[r], first, query);
-      dot_pair(odd[r], second, query + 2);
-    }
-  }
-  for (int r = 0; r < Rows; ++r) scores[r] += odd[r];
-}
+// How many rows of queries share what is loaded of the keys, and rows and vectors of the values: as many sums as there are registers.
+#if defined(__AVX512F__)
+constexpr int kScoreRows = 6, kWeighRows = 6, kWeighVectors = 4;
+#elif defined(__AVX2__)
+constexpr int kScoreRows = 4, kWeighRows = 4, kWeighVectors = 2;
+#elif defined(__aarch64__)
+constexpr int kScoreRows = 4, kWeighRows = 4, kWeighVectors = 4;
+#else
+constexpr int kScoreRows = 2, kWeighRows = 2, kWeighVectors = 4;
+#endif
+constexpr int kStripVectors = kStrip / kLanes;  // that hold one number of each key of a strip
 
-// Σ p · v over the strips of a partition, for 16 · Lanes dimensions from `dimension` on.
-template <int Rows, int Lanes>
-OCTAVO_INLINE void weigh_values(const std::uint16_t* const* strips, std::size_t count, const std::uint16_t* weights, std::size_t width,
-                                std::size_t dimension, float* output) {
-  f32x16 sums[Rows][Lanes];
-  for (int r = 0; r < Rows; ++r) {
-    for (int lane = 0; lane < Lanes; ++lane) sums[r][lane] = f32x16{};
-  }
-  for (std::size_t strip = 0; strip < count; ++strip) {
-    for (std::size_t pair = 0; pair < kStrip / 2; ++pair) {
-      const std::uint16_t* values = strips[strip] + 2 * width * pair + 2 * dimension;
-      u32x16 loaded[Lanes];
-#pragma GCC unroll 4
-      for (int lane = 0; lane < Lanes; ++lane) loaded[lane] = load<u32x16>(values + 32 * lane);
-#pragma GCC unroll 6
-      for (int r = 0; r < Rows; ++r) {
-        const std::uint16_t* weight = weights + static_cast<std::size_t>(r) * kPartition + strip * kStrip + 2 * pair;
-#pragma GCC unroll 4
-        for (int lane = 0; lane < Lanes; ++lane) dot_pair(sums[r][lane], loaded[lane], weight);
+// Scores of one strip of 16 keys, for Rows rows from `query` on.
+template <int Rows>
+OCTAVO_INLINE void score_strip(const std::uint16_t* query, std::size_t stride, std::size_t width, const std::uint16_t* strip,
+                               Floats (*scores)[kStripVectors]) {
+  if constexpr (Rows > kScoreRows) {
+    constexpr int kHalf = (Rows + 1) / 2;
+    score_strip<kHalf>(query, stride, width, strip, scores);
+    score_strip<Rows - kHalf>(query + kHalf * stride, stride, width, strip, scores + kHalf);
+  } else {
+    Floats sums[kSums][Rows][kStripVectors] = {};
+    for (int even = 0; even < static_cast<int>(width / 2); even += 2) {
+#pragma GCC unroll 2
+      for (int k = 0; k < 2; ++k) {
+        const std::uint16_t* keys = strip + 32 * (even + k);
+        dot_pairs(sums[k % kSums], [&](int v) { return keys + 2 * kLanes * v; },
+                  [&](int row) { return query + static_cast<std::size_t>(row) * stride + 2 * (even + k); });
       }
     }
+    join_sums(sums, scores);
   }
-  for (int r = 0; r < Rows; ++r) {
-    for (int lane = 0; lane < Lanes; ++lane) store(output + static_cast<std::size_t>(r) * width + dimension + 16 * static_cast<std::size_t>(lane), sums[r][lane]);
+}
+
+// Σ p · v over the strips of a partition, for kLanes · Vectors dimensions from `dimension` on.
+template <int Rows, int Vectors>
+OCTAVO_INLINE void weigh_values(const std::uint16_t* const* strips, std::size_t count, const std::uint16_t* weights, std::size_t width,
+                                std::size_t dimension, float* output) {
+  if constexpr (Rows > kWeighRows) {
+    constexpr int kHalf = (Rows + 1) / 2;
+    weigh_values<kHalf, Vectors>(strips, count, weights, width, dimension, output);
+    weigh_values<Rows - kHalf, Vectors>(strips, count, weights + kHalf * kPartition, width, dimension, output + kHalf * width);
+  } else {
+    Floats sums[Rows][Vectors] = {};
+    for (std::size_t strip = 0; strip < count; ++strip) {
+      const std::uint16_t* values = strips[strip] + 2 * dimension;
+      const std::uint16_t* weight = weights + strip * kStrip;
+      for (std::size_t pair = 0; pair < kStrip / 2; ++pair) {
+        dot_pairs(sums, [&](int v) { return values + 2 * width * pair + 2 * kLanes * v; },
+                  [&](int row) { return weight + static_cast<std::size_t>(row) * kPartition + 2 * pair; });
+      }
+    }
+#pragma GCC unroll 6
+    for (std::size_t r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (std::size_t v = 0; v < Vectors; ++v) store(output + r * width + dimension + kLanes * v, sums[r][v]);
+    }
   }
 }
 
@@ -76,8 +92,9 @@ static void attend_rows(const QueryTile& tile, const CacheShape& shape, const st
   alignas(64) float scores[Rows][kPartition];
   alignas(64) std::uint16_t weights[Rows][kPartition];
   const std::uint16_t* value_strips[kPartition / kStrip];
-  const i32x16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  f32x16 highest[Rows];
+  Ints lane;
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
+  Floats highest[Rows];
   for (int r = 0; r < Rows; ++r) highest[r] = splat(-__builtin_inff());
   for (std::size_t strip = 0; strip < count; ++strip) {
     const std::size_t token = first + strip * kStrip;
@@ -85,33 +102,38 @@ static void attend_rows(const QueryTile& tile, const CacheShape& shape, const st
     const std::size_t at =
         block * shape.block_words() + kv_head * shape.head_words() + token % shape.block_size / kStrip * shape.strip_words();
     value_strips[strip] = values + at;
-    f32x16 part[Rows];
-    score_strip<Rows>(tile, width, keys + at, part);
-    const i32x16 position = lane + static_cast<std::int32_t>(token);
+    Floats part[Rows][kStripVectors];
+    score_strip<Rows>(tile.query, tile.query_stride, width, keys + at, part);
     for (int r = 0; r < Rows; ++r) {
-      const i32x16 own = splat_int(tile.positions[r]);
-      i32x16 seen = position <= own;
-      if (window != 0) seen &= position > own - static_cast<std::int32_t>(window);
-      part[r] = seen ? part[r] : splat(-__builtin_inff());
-      highest[r] = max(highest[r], part[r]);
-      store(&scores[r][strip * kStrip], part[r]);
+      const Ints own = splat_int(tile.positions[r]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kStripVectors; ++v) {
+        const Ints position = lane + (static_cast<std::int32_t>(token) + v * kLanes);
+        Ints seen = position <= own;
+        if (window != 0) seen &= position > own - static_cast<std::int32_t>(window);
+        const Floats score = seen ? part[r][v] : splat(-__builtin_inff());
+        highest[r] = max(highest[r], score);
+        store(&scores[r][strip * kStrip + static_cast<std::size_t>(v * kLanes)], score);
+      }
     }
   }
   for (int r = 0; r < Rows; ++r) {
     const float most = max_lanes(highest[r]);
     const float anchor = most == -__builtin_inff() ? 0.0f : most;
-    f32x16 total{};
-    for (std::size_t strip = 0; strip < count; ++strip) {
-      const f32x16 weight = exp2(load<f32x16>(&scores[r][strip * kStrip]) - anchor);
+    Floats total{};
+    for (std::size_t i = 0; i < count * kStrip; i += kLanes) {
+      const Floats weight = exp2(load<Floats>(&scores[r][i]) - anchor);
       total += weight;
-      store(&weights[r][strip * kStrip], float_to_bf16(weight));
+      store(&weights[r][i], float_to_bf16(weight));
     }
     result.maximum[r] = most;
     result.total[r] = sum_lanes(total);
   }
   std::size_t dimension = 0;
-  for (; dimension + 64 <= width; dimension += 64) weigh_values<Rows, 4>(value_strips, count, weights[0], width, dimension, result.output);
-  for (; dimension < width; dimension += 16) weigh_values<Rows, 1>(value_strips, count, weights[0], width, dimension, result.output);
+  for (; dimension + kLanes * kWeighVectors <= width; dimension += kLanes * kWeighVectors) {
+    weigh_values<Rows, kWeighVectors>(value_strips, count, weights[0], width, dimension, result.output);
+  }
+  for (; dimension < width; dimension += kLanes) weigh_values<Rows, 1>(value_strips, count, weights[0], width, dimension, result.output);
 }
 
 static void attend(const QueryTile& tile, const CacheShape& shape, const std::uint16_t* keys, const std::uint16_t* values,
@@ -127,14 +149,14 @@ static void merge(int rows, std::size_t dim_padded, Softmax running, Softmax par
   for (int r = 0; r < rows; ++r) {
     const float most = running.maximum[r] > partition.maximum[r] ? running.maximum[r] : partition.maximum[r];
     if (most == -__builtin_inff()) continue;
-    float pair[16] = {running.maximum[r] - most, partition.maximum[r] - most};
-    store(pair, exp2(load<f32x16>(pair)));
+    float pair[kLanes] = {running.maximum[r] - most, partition.maximum[r] - most};
+    store(pair, exp2(load<Floats>(pair)));
     running.maximum[r] = most;
     running.total[r] = running.total[r] * pair[0] + partition.total[r] * pair[1];
     float* kept = running.output + static_cast<std::size_t>(r) * dim_padded;
     const float* added = partition.output + static_cast<std::size_t>(r) * dim_padded;
-    for (std::size_t d = 0; d < dim_padded; d += 16) {
-      store(kept + d, fma(load<f32x16>(added + d), splat(pair[1]), load<f32x16>(kept + d) * pair[0]));
+    for (std::size_t d = 0; d < dim_padded; d += kLanes) {
+      store(kept + d, fma(load<Floats>(added + d), splat(pair[1]), load<Floats>(kept + d) * pair[0]));
     }
   }
 }
@@ -142,6 +164,6 @@ static void merge(int rows, std::size_t dim_padded, Softmax running, Softmax par
 static void normalize(const float* output, float total, std::size_t head_dim, float* y) {
   const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
   std::size_t d = 0;
-  for (; d + 16 <= head_dim; d += 16) store(y + d, load<f32x16>(output + d) * inverse);
+  for (; d + kLanes <= head_dim; d += kLanes) store(y + d, load<Floats>(output + d) * inverse);
   for (; d < head_dim; ++d) y[d] = output[d] * inverse;
 }

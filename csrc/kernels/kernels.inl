@@ -8,6 +8,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "kernels/kernels.hpp"
@@ -22,6 +24,7 @@ namespace OCTAVO_ISA {
 
 #include "kernels/vec.inl"
 #include "kernels/rows.inl"
+#include "kernels/dot.inl"
 #include "kernels/product.inl"
 #include "kernels/attention.inl"
 

@@ -1,15 +1,25 @@
-// Sixteen lanes on every instruction set. Included inside a namespace of the instruction set, so that nothing compiled for one can be
-// linked into another.
+// Vectors as wide as the instruction set's registers. Included inside a namespace of the instruction set, so that nothing compiled for one
+// can be linked into another. Generic vectors of GCC and Clang: wider ones than the machine has would be torn through memory.
 
-using f32x16 = float __attribute__((vector_size(64)));
-using i32x16 = std::int32_t __attribute__((vector_size(64)));
-using u32x16 = std::uint32_t __attribute__((vector_size(64)));
-using u16x16 = std::uint16_t __attribute__((vector_size(32)));
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+constexpr int kParts = kPanel / kLanes;  // vectors that hold one number of each output of a panel
 
-#define OCTAVO_INLINE static inline __attribute__((always_inline))
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
+using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
+using Halves = std::uint16_t __attribute__((vector_size(2 * kLanes)));
 
-OCTAVO_INLINE f32x16 splat(float x) { return f32x16{} + x; }
-OCTAVO_INLINE i32x16 splat_int(std::int32_t x) { return i32x16{} + x; }
+#define OCTAVO_MEMBER inline __attribute__((always_inline))
+#define OCTAVO_INLINE static OCTAVO_MEMBER
+
+OCTAVO_INLINE Floats splat(float x) { return Floats{} + x; }
+OCTAVO_INLINE Ints splat_int(std::int32_t x) { return Ints{} + x; }
 
 template <typename Vector>
 OCTAVO_INLINE Vector load(const void* source) {
@@ -24,80 +34,78 @@ OCTAVO_INLINE void store(void* target, const Vector& value) {
 }
 
 // a · b + c: fused where the machine fuses, and then for every lane alike.
-OCTAVO_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {
+OCTAVO_INLINE Floats fma(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
-  return (f32x16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-  f32x16 result;
-  for (int half = 0; half < 2; ++half) {
-    __m256 x, y, z;
-    __builtin_memcpy(&x, reinterpret_cast<const char*>(&a) + 32 * half, 32);
-    __builtin_memcpy(&y, reinterpret_cast<const char*>(&b) + 32 * half, 32);
-    __builtin_memcpy(&z, reinterpret_cast<const char*>(&c) + 32 * half, 32);
-    z = _mm256_fmadd_ps(x, y, z);
-    __builtin_memcpy(reinterpret_cast<char*>(&result) + 32 * half, &z, 32);
-  }
-  return result;
+  return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
   return a * b + c;
 #endif
 }
 
-OCTAVO_INLINE f32x16 to_float(i32x16 x) { return __builtin_convertvector(x, f32x16); }
+OCTAVO_INLINE Floats to_float(Ints x) { return __builtin_convertvector(x, Floats); }
 
 // The larger of each lane; a NaN on either side gives the right side, `b`.
-OCTAVO_INLINE f32x16 max(f32x16 a, f32x16 b) { return a > b ? a : b; }
+OCTAVO_INLINE Floats max(Floats a, Floats b) { return a > b ? a : b; }
 
-OCTAVO_INLINE f32x16 absolute(f32x16 x) { return (f32x16)((u32x16)x & 0x7fffffffu); }
+OCTAVO_INLINE Floats absolute(Floats x) { return (Floats)((Words)x & 0x7fffffffu); }
 
 // Sum over lanes in one fixed tree.
-OCTAVO_INLINE float sum_lanes(f32x16 x) {
-  float lanes[16];
+OCTAVO_INLINE float sum_lanes(Floats x) {
+  float lanes[kLanes];
   store(lanes, x);
-  for (int width = 8; width >= 1; width /= 2) {
+#pragma GCC unroll 4
+  for (int width = kLanes / 2; width >= 1; width /= 2) {
+#pragma GCC unroll 8
     for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   }
   return lanes[0];
 }
 
-OCTAVO_INLINE float max_lanes(f32x16 x) {
-  float lanes[16];
+OCTAVO_INLINE float max_lanes(Floats x) {
+  float lanes[kLanes];
   store(lanes, x);
-  float best = lanes[0];
-  for (int lane = 1; lane < 16; ++lane) best = lanes[lane] > best ? lanes[lane] : best;
-  return best;
+#pragma GCC unroll 4
+  for (int width = kLanes / 2; width >= 1; width /= 2) {
+#pragma GCC unroll 8
+    for (int lane = 0; lane < width; ++lane) lanes[lane] = lanes[lane] > lanes[lane + width] ? lanes[lane] : lanes[lane + width];
+  }
+  return lanes[0];
 }
 
-OCTAVO_INLINE f32x16 half_to_float(const std::uint8_t* source) {
+OCTAVO_INLINE Floats half_to_float(const std::uint8_t* source) {
 #if defined(__AVX512F__)
-  return (f32x16)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
-#elif defined(__F16C__)
-  f32x16 result;
-  for (int half = 0; half < 2; ++half) {
-    const __m256 part = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + 16 * half)));
-    __builtin_memcpy(reinterpret_cast<char*>(&result) + 32 * half, &part, 32);
-  }
-  return result;
+  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
+#elif defined(__AVX2__)
+  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source)));
 #else
-  const u32x16 bits = __builtin_convertvector(load<u16x16>(source), u32x16);
-  const u32x16 sign = (bits & 0x8000u) << 16;
-  const u32x16 magnitude = bits & 0x7fffu;
-  // Moving the exponent by multiplication gets subnormals right; infinities and NaN need their exponent put back.
-  const u32x16 scaled = (u32x16)((f32x16)(magnitude << 13) * 0x1p112f);
-  const u32x16 special = (magnitude << 13) | 0x7f800000u;
-  return (f32x16)(sign | (magnitude >= 0x7c00u ? special : scaled));
+  // As pack/float16.hpp does it for one.
+  const Ints bits = (Ints)__builtin_convertvector(load<Halves>(source), Words);
+  const Ints magnitude = bits & 0x7fff;
+  const Ints special = magnitude >= 0x7c00;
+  const Ints normal = (magnitude << 13) + 0x38000000 + (special & 0x38000000);
+  const Ints subnormal = (Ints)((Floats)((magnitude << 13) + 0x38800000) - 0x1p-14f);
+  return (Floats)((Words)(bits & 0x8000) << 16 | (Words)(magnitude < 0x0400 ? subnormal : normal));
 #endif
 }
 
-// Lane by lane, the float32 of a bfloat16.
-OCTAVO_INLINE f32x16 bf16_to_float(u16x16 x) { return (f32x16)(__builtin_convertvector(x, u32x16) << 16); }
-
 // Rounded to nearest even; NaN stays NaN.
-OCTAVO_INLINE u16x16 float_to_bf16(f32x16 x) {
-  const u32x16 bits = (u32x16)x;
-  const u32x16 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const u32x16 quiet = (bits >> 16) | 0x40u;
-  return __builtin_convertvector((u32x16)(x != x) ? quiet : rounded, u16x16);
+OCTAVO_INLINE Halves float_to_bf16(Floats x) {
+  const Words bits = (Words)x;
+  const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Words quiet = (bits >> 16) | 0x40u;
+  const Words chosen = x != x ? quiet : rounded;
+#if defined(__AVX512F__)
+  return __builtin_convertvector(chosen, Halves);
+#elif defined(__AVX2__)
+  const __m256i packed = _mm256_packus_epi32((__m256i)chosen, (__m256i)chosen);
+  return (Halves)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+  return __builtin_convertvector(chosen, Halves);
+#endif
 }
 
 OCTAVO_INLINE std::uint16_t float_to_bf16(float x) {
@@ -108,22 +116,22 @@ OCTAVO_INLINE std::uint16_t float_to_bf16(float x) {
 }
 
 // 2^x to about one unit in the last place; 0 below 2^-126, so that a masked score of −infinity weighs exactly nothing. NaN stays NaN.
-OCTAVO_INLINE f32x16 exp2(f32x16 x) {
-  const f32x16 low = splat(-126.0f), high = splat(127.0f);
-  f32x16 bounded = x < low ? low : x;
+OCTAVO_INLINE Floats exp2(Floats x) {
+  const Floats low = splat(-126.0f), high = splat(127.0f);
+  Floats bounded = x < low ? low : x;
   bounded = bounded > high ? high : bounded;
-  const f32x16 magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to a whole number, in the low bits
-  const f32x16 shifted = bounded + magic;
-  const f32x16 whole = shifted - magic;
-  const f32x16 part = bounded - whole;
-  f32x16 y = splat(1.5403530393381610e-4f);
+  const Floats magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to a whole number, in the low bits
+  const Floats shifted = bounded + magic;
+  const Floats whole = shifted - magic;
+  const Floats part = bounded - whole;
+  Floats y = splat(1.5403530393381610e-4f);
   y = fma(y, part, splat(1.3333558146428443e-3f));
   y = fma(y, part, splat(9.6181291076284772e-3f));
   y = fma(y, part, splat(5.5504108664821580e-2f));
   y = fma(y, part, splat(2.4022650695910071e-1f));
   y = fma(y, part, splat(6.9314718055994531e-1f));
   y = fma(y, part, splat(1.0f));
-  const f32x16 power = (f32x16)(((i32x16)shifted - (i32x16)magic + 127) << 23);
-  const f32x16 result = y * power;
-  return x < low ? f32x16{} : result;
+  const Floats power = (Floats)(((Ints)shifted - (Ints)magic + 127) << 23);
+  const Floats result = y * power;
+  return x < low ? Floats{} : result;
 }
