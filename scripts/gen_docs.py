@@ -66,8 +66,8 @@ def flag_row(parameter: inspect.Parameter, info: Any) -> list[str]:
     return [flags, value, default, meaning]
 
 
-def command_section(function: Any) -> str:
-    """One command: usage, what it does, its flags by topic."""
+def command_section(function: Any, group: str = "") -> str:
+    """One command, of a group of them or by itself: usage, what it does, its flags by topic."""
     found = parameters(function)
     arguments = [(p, info) for p, _, info in found if not is_option(info)]
     usage = [info.metavar if p.default is inspect.Parameter.empty else f"[{info.metavar}]" for p, info in arguments]
@@ -75,7 +75,7 @@ def command_section(function: Any) -> str:
     for parameter, _, info in found:
         if is_option(info):
             panels.setdefault(info.rich_help_panel or "Options", []).append(flag_row(parameter, info))
-    name = f"octavo {function.__name__}"
+    name = " ".join(filter(None, ("octavo", group, function.__name__)))
     text = f"## `{name}`\n\n```\n{' '.join([name, *usage, *(['[OPTIONS]'] if panels else [])])}\n```\n\n"
     text += inspect.cleandoc(function.__doc__ or "") + "\n\n"
     if arguments:
@@ -102,13 +102,17 @@ def refused_section() -> str:
 
 def cli_page() -> str:
     """docs/cli.md."""
-    functions = [command.callback for command in commands.registered_commands]
+    sections = [command_section(command.callback) for command in commands.registered_commands]
+    for group in commands.registered_groups:
+        inner = group.typer_instance
+        assert inner is not None
+        sections += [command_section(command.callback, str(inner.info.name)) for command in inner.registered_commands]
     return (
         f"{NOTICE}# Command line\n\n"
         "Errors are one sentence on stderr. Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, "
         "141 the reader of stdout went away.\n\n"
         "Sizes are written like `2GiB`, `512MiB`, `1.5GB` or in bytes: KiB, MiB, GiB, TiB (and K, M, G, T) are powers of 1024, "
-        "KB, MB, GB, TB of 1000.\n\n" + "".join(map(command_section, functions)) + refused_section()
+        "KB, MB, GB, TB of 1000.\n\n" + "".join(sections) + refused_section()
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from octavo._version import __version__
+from octavo.cli.bench import bench
 from octavo.cli.chat import chat, complete
 from octavo.cli.info import env, version
 from octavo.cli.pull import pull
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 for _command in (serve, pull, chat, complete, env, version):
     app.command()(_command)
+app.add_typer(bench)
 
 
 def _print_version(wanted: bool) -> None:

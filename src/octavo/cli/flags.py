@@ -153,7 +153,14 @@ def sampling_values(values: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 
-_RENAMED = {"num_blocks_override": "num_gpu_blocks_override", "max_body_bytes": "max_body_size", "uvicorn_log_level": "log_level"}
+_RENAMED = {
+    "num_blocks_override": "num_gpu_blocks_override",
+    "max_body_bytes": "max_body_size",
+    "uvicorn_log_level": "log_level",
+    "json_file": "json",
+    "most_seconds": "max_seconds",
+    "iterations": "num_iters",
+}
 
 
 def flag_name(param: str) -> str:

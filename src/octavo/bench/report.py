@@ -1,0 +1,128 @@
+"""What a benchmark found: tables for people, one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from octavo._version import __version__
+from octavo.protocol.errors import ConfigError
+
+NARROWEST = 132  # columns of a table that is written to a file or a pipe
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows of text under heads; the first column is left-aligned, the others right. `note` stands below."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]] = field(default_factory=list)
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of `octavo bench COMMAND`. `settings` is what was asked for, `results` what was measured: plain JSON values, with the
+    unit in each name."""
+
+    command: str
+    machine: dict[str, Any] | None
+    settings: dict[str, Any]
+    results: dict[str, Any]
+    tables: list[Table]
+
+    def json(self) -> str:
+        """One object; numbers that are not finite become null."""
+        return json.dumps(
+            _plain(
+                {
+                    "octavo": __version__,
+                    "command": self.command,
+                    "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                    "machine": self.machine,
+                    "settings": self.settings,
+                    "results": self.results,
+                }
+            ),
+            indent=2,
+            allow_nan=False,
+        )
+
+
+def publish(report: Report, json_target: str | None) -> None:
+    """Prints the tables, and writes the JSON to the file `json_target`; for "-" JSON goes to stdout and the tables to stderr.
+
+    Raises ConfigError for a file that can't be written.
+    """
+    from rich.console import Console
+
+    stream = sys.stderr if json_target == "-" else sys.stdout
+    console = Console(file=stream, highlight=False, width=None if stream.isatty() else NARROWEST)
+    for table in report.tables:
+        _print(console, table)
+    if json_target == "-":
+        print(report.json())
+    elif json_target is not None:
+        try:
+            Path(json_target).write_text(report.json() + "\n")
+        except OSError as error:
+            raise ConfigError(f"json_file: can't write {json_target}: {error.strerror or error}", param="json_file") from None
+
+
+def check_target(json_target: str | None) -> None:
+    """Raises ConfigError, before minutes of measuring, for a file that can't be written."""
+    if json_target not in (None, "-"):
+        try:
+            with Path(str(json_target)).open("a"):
+                pass
+        except OSError as error:
+            raise ConfigError(f"json_file: can't write {json_target}: {error.strerror or error}", param="json_file") from None
+
+
+def _print(console: Any, table: Table) -> None:
+    from rich import box
+    from rich.table import Table as RichTable
+
+    drawn = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, head in enumerate(table.heads):
+        drawn.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*row)
+    console.print(drawn)
+    if table.note:
+        console.print(table.note, style="dim")
+        console.print()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A number with thousands marked; a dash for one that isn't known."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage."""
+    return "–" if value is None or not math.isfinite(value) else f"{value * 100:.1f}%"
+
+
+def milliseconds(value: float | None) -> str:
+    """Seconds as milliseconds."""
+    return number(None if value is None else value * 1e3, 2)
+
+
+def megabytes(value: float | None) -> str:
+    """Bytes as megabytes (10⁶)."""
+    return number(None if value is None else value / 1e6, 0)

@@ -1,0 +1,101 @@
+"""A model in this process, and what its tokens cost."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from octavo.api.llm import LLM
+from octavo.bench.cost import ModelCost, model_cost
+from octavo.bench.report import Table, megabytes
+from octavo.bench.workload import Ask
+from octavo.config.engine import EngineConfig, ModelConfig
+from octavo.loading.open import open_checkpoint
+from octavo.loading.resolve import resolve_model
+from octavo.models.registry import build_model
+from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.wire import EngineInfo
+
+# Where LLM's arguments have other names than the configuration's fields.
+_RENAMED = {"kv_cache_memory": "kv_cache_memory_bytes", "num_blocks_override": "num_gpu_blocks_override"}
+
+
+def llm_arguments(config: EngineConfig) -> dict[str, Any]:
+    """The arguments of LLM that give it `config`."""
+    arguments: dict[str, Any] = {"seed": config.seed}
+    for part in (config.model, config.cache, config.scheduler, config.backend):
+        arguments |= {_RENAMED.get(f.name, f.name): getattr(part, f.name) for f in fields(part)}
+    return arguments
+
+
+def model_path(options: ModelConfig) -> Path:
+    """The model's file or folder, fetched if need be. Raises ModelLoadError."""
+    return resolve_model(options.model, revision=options.revision, download_dir=options.download_dir)
+
+
+def model_vocabulary(options: ModelConfig) -> int:
+    """How many token ids the model has. Raises ModelLoadError."""
+    with open_checkpoint(model_path(options)) as checkpoint:
+        return build_model(checkpoint).graph.vocab_size
+
+
+def greedy(output_len: int) -> SamplingParams:
+    """Exactly `output_len` tokens, the likeliest each time, as text too."""
+    return SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
+
+
+class Session:
+    """An LLM made from `config` for as long as `with` lasts. Raises what LLM raises."""
+
+    def __init__(self, config: EngineConfig, *, quiet: bool) -> None:
+        self.llm = LLM(**llm_arguments(config), quiet=quiet)
+        self.core = self.llm._core
+        self.info: EngineInfo = self.core.info
+        path = model_path(config.model)
+        kv_bytes = self.info.kv_cache_bytes // (self.info.num_blocks * self.info.block_size)
+        self.cost: ModelCost = model_cost(path, self.info.backend, self.info.weights_bytes, kv_bytes)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.llm.close()
+
+    def generate(self, asks: list[Ask]) -> list[RequestOutput]:
+        """Runs `asks` in one batch."""
+        return self.llm.generate([ask.prompt_token_ids for ask in asks], [greedy(ask.output_len) for ask in asks], use_tqdm=False)
+
+    def describe(self) -> dict[str, Any]:
+        """The model, for the record."""
+        info = self.info
+        return {
+            "model": info.model,
+            "architecture": info.architecture,
+            "backend": info.backend,
+            "weights_bytes": info.weights_bytes,
+            "weights_read_bytes_a_step": self.cost.weights_bytes,
+            "kv_cache_bytes": info.kv_cache_bytes,
+            "kv_bytes_a_token": self.cost.kv_bytes,
+            "max_model_len": info.max_model_len,
+        }
+
+    def table(self) -> Table:
+        """The model, for people."""
+        info = self.info
+        return Table(
+            "Model",
+            ["model", "architecture", "backend", "weights MB", "KV cache MB", "KV bytes a token"],
+            [
+                [
+                    info.model,
+                    info.architecture,
+                    info.backend,
+                    megabytes(info.weights_bytes),
+                    megabytes(info.kv_cache_bytes),
+                    str(self.cost.kv_bytes),
+                ]
+            ],
+        )

@@ -1,0 +1,81 @@
+"""What is asked: prompts of token ids and how many tokens each is to get."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from importlib.resources import files
+
+from octavo.protocol.errors import ConfigError
+
+# chat64's token ids are drawn below this, so that they are the same for every model.
+CHAT64_VOCABULARY = 40_000
+# Ids below this are often special tokens.
+FIRST_TOKEN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request: its prompt, and the tokens to generate whatever the model thinks is the end."""
+
+    prompt_token_ids: list[int]
+    output_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests in the order in which they arrive."""
+
+    name: str
+    asks: list[Ask]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all requests."""
+        return sum(len(ask.prompt_token_ids) for ask in self.asks)
+
+    @property
+    def output_tokens(self) -> int:
+        """Of all requests, when each gets all that it asks for."""
+        return sum(ask.output_len for ask in self.asks)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, prompt and output together."""
+        return max(len(ask.prompt_token_ids) + ask.output_len for ask in self.asks)
+
+    def describe(self) -> dict[str, object]:
+        """For the record."""
+        return {
+            "name": self.name,
+            "requests": len(self.asks),
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+        }
+
+
+def chat64(vocab_size: int | None = None) -> Workload:
+    """64 chat-like requests: data/chat64.json lists their lengths; prompt i is drawn from `random.Random(i)`.
+
+    Raises ConfigError for a model whose vocabulary, where it is known, lacks the ids.
+    """
+    if vocab_size is not None and vocab_size < CHAT64_VOCABULARY:
+        raise ConfigError(
+            f"workload: chat64 needs a vocabulary of {CHAT64_VOCABULARY:,} tokens, and this model has {vocab_size:,}; use random",
+            param="workload",
+        )
+    lengths = json.loads(files("octavo.bench").joinpath("data/chat64.json").read_text())["requests"]
+    asks = []
+    for index, (prompt_len, output_len) in enumerate(lengths):
+        source = random.Random(index)
+        asks.append(Ask([source.randrange(FIRST_TOKEN, CHAT64_VOCABULARY) for _ in range(prompt_len)], output_len))
+    return Workload("chat64", asks)
+
+
+def random_asks(count: int, prompt_len: int, output_len: int, *, vocab_size: int, seed: int = 0) -> Workload:
+    """`count` requests of the same length with random prompts; the same seed gives the same ones."""
+    first = FIRST_TOKEN if vocab_size > 2 * FIRST_TOKEN else 0
+    source = random.Random(seed)
+    asks = [Ask([source.randrange(first, vocab_size) for _ in range(prompt_len)], output_len) for _ in range(count)]
+    return Workload(f"random {count} × ({prompt_len} + {output_len})", asks)

@@ -1,0 +1,293 @@
+"""`octavo bench`: how fast this machine serves a model, and how far that is from what it could do."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+from octavo.cli import flags
+from octavo.cli.run import command
+from octavo.config.engine import EngineConfig
+from octavo.config.server import API_KEY_VARIABLE
+
+_BENCH, _LOAD = "Benchmark", "Load"
+TERMINATED = 143
+
+bench = typer.Typer(
+    name="bench",
+    help="Measure this machine and a model on it, or any OpenAI-compatible server.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+Json = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help='Write the results there as one JSON object; "-" is stdout, and the tables go to stderr.',
+        show_default=False,
+        rich_help_panel=_BENCH,
+    ),
+]
+Iterations = Annotated[int, typer.Option("--num-iters", min=1, metavar="N", help="Runs; figures are medians.", rich_help_panel=_BENCH)]
+Warmup = Annotated[int, typer.Option("--num-iters-warmup", min=0, metavar="N", help="Runs before these.", rich_help_panel=_BENCH)]
+InputLen = Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Tokens of a random prompt.", rich_help_panel=_BENCH)]
+OutputLen = Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Tokens generated for it.", rich_help_panel=_BENCH)]
+NumPrompts = Annotated[int, typer.Option(min=1, metavar="N", help="Requests of the random workload.", rich_help_panel=_BENCH)]
+WorkloadName = Annotated[
+    str,
+    typer.Option(metavar="chat64|random", help="64 chat-like requests, or random prompts of one length.", rich_help_panel=_BENCH),
+]
+
+# The flags of a model and its engine, as `octavo serve` has them.
+_ENGINE: dict[str, tuple[Any, Any]] = {
+    "model": (flags.ModelArgument, None),
+    "model_option": (flags.ModelOption, None),
+    "revision": (flags.Revision, None),
+    "download_dir": (flags.DownloadDir, None),
+    "max_model_len": (flags.MaxModelLen, flags.MODEL.max_model_len),
+    "block_size": (flags.BlockSize, flags.CACHE.block_size),
+    "gpu_memory_utilization": (flags.GpuMemoryUtilization, flags.CACHE.gpu_memory_utilization),
+    "kv_cache_memory": (flags.KvCacheMemory, flags.CACHE.kv_cache_memory),
+    "num_blocks_override": (flags.NumBlocksOverride, flags.CACHE.num_blocks_override),
+    "max_num_batched_tokens": (flags.MaxNumBatchedTokens, flags.SCHEDULER.max_num_batched_tokens),
+    "max_num_seqs": (flags.MaxNumSeqs, flags.SCHEDULER.max_num_seqs),
+    "backend": (flags.Backend, flags.BACKEND.backend),
+    "threads": (flags.Threads, flags.BACKEND.threads),
+    "seed": (
+        Annotated[int, typer.Option(min=0, metavar="N", help="Draws prompts, tokens and arrivals.", rich_help_panel=_BENCH)],
+        0,
+    ),
+}
+
+
+def _add(name: str, flag_sets: Sequence[dict[str, tuple[Any, Any]]] = (_ENGINE,)) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Makes a function a command of `octavo bench`: it gets `config` and `seed` from the engine's flags, which are added to its own."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        shared = {flag: entry for flags_of_one in flag_sets for flag, entry in flags_of_one.items()}
+
+        @functools.wraps(function)
+        def run(**values: Any) -> None:
+            if shared:
+                given = {flag: values.pop(flag) for flag in shared}
+                chosen = flags.one_model(given["model"], given["model_option"])
+                values |= {"named": chosen, "config": flags.engine_config(chosen or flags.MODEL.model, given, seed=given["seed"])}
+            # A benchmark that is told to end takes its servers with it.
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(TERMINATED))
+            function(**values)
+
+        hidden = {"config", "named"} if shared else set()
+        own = [parameter for parameter in inspect.signature(function, eval_str=True).parameters.values() if parameter.name not in hidden]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        added = [inspect.Parameter(flag, kind, default=default, annotation=hint) for flag, (hint, default) in shared.items()]
+        parameters = [*added[:2], *(parameter.replace(kind=kind) for parameter in own), *added[2:]]
+        whole = command(run)
+        whole.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        whole.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        del whole.__wrapped__  # type: ignore[attr-defined]  # whose signature this is not
+        bench.command(name)(whole)
+        return whole
+
+    return decorate
+
+
+@_add("latency")
+def latency(
+    config: EngineConfig,
+    named: str | None,
+    *,
+    input_len: InputLen = 32,
+    output_len: OutputLen = 128,
+    prefill_len: Annotated[
+        int, typer.Option(min=0, metavar="TOKENS", help="A prompt timed by itself; 0 for none.", rich_help_panel=_BENCH)
+    ] = 1024,
+    context: Annotated[
+        int,
+        typer.Option(min=0, metavar="TOKENS", help="Time tokens at this length of context and at 100; 0 for not.", rich_help_panel=_BENCH),
+    ] = 0,
+    breakdown: Annotated[
+        bool, typer.Option("--breakdown/--no-breakdown", help="Show where a step's time goes.", rich_help_panel=_BENCH)
+    ] = True,
+    iterations: Iterations = 5,
+    warmup: Warmup = 1,
+    json_file: Json = None,
+) -> None:
+    """Time one request at a time: first token, further tokens, a long prompt, and the parts of a step with 1 and with 64 requests."""
+    from octavo.bench.latency import LatencyOptions, run_latency
+    from octavo.bench.report import check_target, publish
+
+    check_target(json_file)
+    options = LatencyOptions(input_len, output_len, prefill_len, context, breakdown, iterations, warmup, config.seed or 0)
+    publish(run_latency(config, options, quiet=json_file == "-"), json_file)
+
+
+@_add("throughput")
+def throughput(
+    config: EngineConfig,
+    named: str | None,
+    *,
+    workload: WorkloadName = "chat64",
+    num_prompts: NumPrompts = 64,
+    input_len: InputLen = 128,
+    output_len: OutputLen = 128,
+    iterations: Iterations = 3,
+    json_file: Json = None,
+) -> None:
+    """Time a batch of requests in this process, as a script with LLM would run it."""
+    from octavo.bench.report import check_target, publish
+    from octavo.bench.throughput import ThroughputOptions, run_throughput
+
+    check_target(json_file)
+    options = ThroughputOptions(workload, num_prompts, input_len, output_len, iterations, config.seed or 0)
+    publish(run_throughput(config, options, quiet=json_file == "-"), json_file)
+
+
+@_add("serve")
+def serve(
+    config: EngineConfig,
+    named: str | None,
+    *,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A server that runs already; MODEL is then the name to ask for, by default the first that it lists.",
+            show_default=False,
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help=f"Key for --url. Default: ${API_KEY_VARIABLE}.", show_default=False, rich_help_panel=_LOAD),
+    ] = None,
+    rate: Annotated[
+        float,
+        typer.Option(metavar="R", help="Requests a second, arriving as a Poisson process; inf sends all at once.", rich_help_panel=_LOAD),
+    ] = float("inf"),
+    clients: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Requests under way at once, at most; 0 for any number.", rich_help_panel=_LOAD)
+    ] = 0,
+    prompt_form: Annotated[
+        str, typer.Option(metavar="ids|text", help="Send token ids, or words for a server that takes none.", rich_help_panel=_LOAD)
+    ] = "ids",
+    warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Short requests sent beforehand.", rich_help_panel=_LOAD)] = 4,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, metavar="SECONDS", help="A request that takes longer has failed.", rich_help_panel=_LOAD)
+    ] = 300.0,
+    most_seconds: Annotated[
+        float,
+        typer.Option("--max-seconds", min=0.001, metavar="SECONDS", help="The whole load may take no longer.", rich_help_panel=_LOAD),
+    ] = 900.0,
+    workload: WorkloadName = "chat64",
+    num_prompts: NumPrompts = 64,
+    input_len: InputLen = 128,
+    output_len: OutputLen = 128,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Random token ids are below this. Default: the model's, or 32000 with --url.",
+            show_default=False,
+            rich_help_panel=_BENCH,
+        ),
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Put a server under load: `octavo serve`, started and ended here, or any OpenAI-compatible one at --url.
+
+    Requests go to /v1/completions and are streamed. Times count from when a request is sent, its connection included.
+    """
+    from octavo.bench.report import check_target, publish
+    from octavo.bench.serve import ServeOptions, run_serve
+
+    check_target(json_file)
+    options = ServeOptions(
+        url=url,
+        model=named,
+        workload=workload,
+        num_prompts=num_prompts,
+        input_len=input_len,
+        output_len=output_len,
+        prompt_form=prompt_form,
+        rate=rate,
+        clients=clients,
+        warmup=warmup,
+        timeout=timeout,
+        most_seconds=most_seconds,
+        vocab_size=vocab_size,
+        seed=config.seed or 0,
+    )
+    key = api_key or os.environ.get(API_KEY_VARIABLE, "").split(",")[0].strip() or None
+    publish(run_serve(options, config, server_arguments(config), api_key=key), json_file)
+
+
+@_add("startup")
+def startup(config: EngineConfig, named: str | None, *, iterations: Iterations = 5, json_file: Json = None) -> None:
+    """Time `octavo serve` from the start of its process to the first token of a first request, and show the memory that it takes."""
+    from octavo.bench.report import check_target, publish
+    from octavo.bench.startup import StartupOptions, run_startup
+
+    check_target(json_file)
+    publish(run_startup(config, StartupOptions(iterations), server_arguments(config)), json_file)
+
+
+@_add("kernels", ())
+def kernels(
+    *,
+    rows: Annotated[
+        list[int] | None, typer.Option(min=1, metavar="N", help="Rows; may be given again. Default: 1, 4, 16, 64, 512.")
+    ] = None,
+    outputs: Annotated[int, typer.Option(min=1, metavar="N", help="Outputs of the weight.")] = 1536,
+    inner: Annotated[int, typer.Option(min=32, metavar="N", help="Inputs of the weight, a multiple of 32.")] = 576,
+    layout: Annotated[list[str] | None, typer.Option(metavar="int4|int8|bf16", help="May be given again. Default: all.")] = None,
+    isa: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ISA", help="An instruction set, as OCTAVO_CPU_ISA names it; may be given again. Default: all of this machine."
+        ),
+    ] = None,
+    threads: flags.Threads = 0,
+    iterations: Iterations = 5,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Draws the weights.", rich_help_panel=_BENCH)] = 0,
+    json_file: Json = None,
+) -> None:
+    """Time products of packed weights alone, for each layout and instruction set, against what the machine could do."""
+    from octavo.bench.kernels import KernelOptions, run_kernels
+    from octavo.bench.report import check_target, publish
+
+    check_target(json_file)
+    given = {"rows": tuple(rows)} if rows else {}
+    options = KernelOptions(
+        **given,
+        outputs=outputs,
+        inner=inner,
+        isas=tuple(isa or ()),
+        layouts=tuple(layout or ()),
+        threads=threads,
+        iterations=iterations,
+        seed=seed,
+    )
+    publish(run_kernels(options), json_file)
+
+
+def server_arguments(config: EngineConfig) -> list[str]:
+    """What follows `octavo serve` for an engine of this configuration."""
+    arguments = [config.model.model, "--seed", str(config.seed)] if config.seed is not None else [config.model.model]
+    defaults = EngineConfig()
+    for part in ("model", "cache", "scheduler", "backend"):
+        for each in fields(getattr(config, part)):
+            value = getattr(getattr(config, part), each.name)
+            if each.name != "model" and value != getattr(getattr(defaults, part), each.name):
+                arguments += [flags.flag_name(each.name), str(value)]
+    return arguments
