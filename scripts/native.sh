@@ -19,8 +19,8 @@ tests=.
 case $kind in
 module) dir=build/native; target=octavo_native; set -- -DOCTAVO_INPLACE=ON "$@" ;;
 test) dir=build/native; set -- -DOCTAVO_INPLACE=ON "$@" ;;
-asan) dir=build/asan; set -- -DOCTAVO_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" ;;
-tsan) dir=build/tsan; target=team_test; tests=team; set -- -DOCTAVO_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" ;;
+asan) dir=build/asan; set -- -DOCTAVO_SANITIZE=address,undefined "$@" ;;
+tsan) dir=build/tsan; target=team_test; tests=team; set -- -DOCTAVO_SANITIZE=thread "$@" ;;
 *) echo "usage: scripts/native.sh module|test|asan|tsan [CMake arguments]" >&2; exit 2 ;;
 esac
 
