@@ -3,11 +3,14 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,9 @@ using Longs = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::dev
 using Table = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
+using GivenLogits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Records = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Results = std::tuple<std::vector<std::int32_t>, std::vector<float>, std::vector<std::int32_t>, std::vector<std::int32_t>, std::vector<float>>;
 
 const Kernels& kernels_for(Isa isa) {
   switch (isa) {
@@ -88,11 +94,7 @@ class BoundProgram {
   // The logits [samples, vocabulary]: a view that the next run overwrites.
   Logits run(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
              const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows) {
-    const StepInputs step{token_ids.shape(0),  sequence_lengths.shape(0), logit_rows.shape(0),     block_tables.shape(1),
-                          token_ids.data(),    positions.data(),          slots.data(),            query_starts.data(),
-                          sequence_lengths.data(), block_tables.data(),   logit_rows.data()};
-    require(positions.shape(0) == step.tokens && slots.shape(0) == step.tokens, "token_ids, positions and slots differ in length");
-    require(query_starts.shape(0) == step.sequences + 1 && block_tables.shape(0) == step.sequences, "the sequences differ in number");
+    const StepInputs step = step_of(token_ids, positions, slots, query_starts, sequence_lengths, block_tables, logit_rows);
     const float* logits = nullptr;
     {
       nb::gil_scoped_release release;
@@ -101,7 +103,54 @@ class BoundProgram {
     return {logits, {step.samples, program_.vocabulary()}, nb::find(this)};
   }
 
+  // A step and its sampling in one call; see SamplingInputs and SamplingResults. `records` holds a SamplingRow for each of logit_rows.
+  Results run_and_sample(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
+                         const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows, const Records& records,
+                         const Integers& ids, const Integers& counts) {
+    const StepInputs step = step_of(token_ids, positions, slots, query_starts, sequence_lengths, block_tables, logit_rows);
+    const SamplingInputs sampling = sampling_of(records, ids, counts);
+    const SamplingResults* results = nullptr;
+    {
+      nb::gil_scoped_release release;
+      results = &program_.run_and_sample(step, sampling);
+    }
+    return as_tuple(*results);
+  }
+
+  Results sample(const GivenLogits& logits, const Records& records, const Integers& ids, const Integers& counts) {
+    const SamplingInputs sampling = sampling_of(records, ids, counts);
+    require(logits.shape(0) == sampling.rows.size() && logits.shape(1) == program_.vocabulary(), "the logits have another shape than the rows");
+    const SamplingResults* results = nullptr;
+    {
+      nb::gil_scoped_release release;
+      results = &program_.sample(logits.data(), sampling);
+    }
+    return as_tuple(*results);
+  }
+
  private:
+  static StepInputs step_of(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
+                            const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows) {
+    const StepInputs step{token_ids.shape(0),  sequence_lengths.shape(0), logit_rows.shape(0),     block_tables.shape(1),
+                          token_ids.data(),    positions.data(),          slots.data(),            query_starts.data(),
+                          sequence_lengths.data(), block_tables.data(),   logit_rows.data()};
+    require(positions.shape(0) == step.tokens && slots.shape(0) == step.tokens, "token_ids, positions and slots differ in length");
+    require(query_starts.shape(0) == step.sequences + 1 && block_tables.shape(0) == step.sequences, "the sequences differ in number");
+    return step;
+  }
+
+  static SamplingInputs sampling_of(const Records& records, const Integers& ids, const Integers& counts) {
+    require(records.shape(0) % sizeof(SamplingRow) == 0, "the rows to sample have another size than the sampler's");
+    require(ids.shape(0) == counts.shape(0), "the tokens to change and their counts differ in number");
+    SamplingInputs sampling{std::vector<SamplingRow>(records.shape(0) / sizeof(SamplingRow)), ids.data(), counts.data(), ids.shape(0)};
+    if (!sampling.rows.empty()) std::memcpy(sampling.rows.data(), records.data(), records.shape(0));
+    return sampling;
+  }
+
+  static Results as_tuple(const SamplingResults& results) {
+    return {results.token_ids, results.logprobs, results.ranks, results.top_ids, results.top_logprobs};
+  }
+
   Program program_;
 };
 
@@ -159,5 +208,7 @@ NB_MODULE(_native, module) {
       .def("cache_bytes_per_block", [](BoundProgram& p, std::size_t block_size) { return p->cache_bytes_per_block(block_size); })
       .def("allocate_cache", [](BoundProgram& p, std::size_t blocks, std::size_t block_size) { p->allocate_cache(blocks, block_size); })
       .def("copy_blocks", [](BoundProgram& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& copies) { p->copy_blocks(copies); })
-      .def("run", &BoundProgram::run);
+      .def("run", &BoundProgram::run)
+      .def("run_and_sample", &BoundProgram::run_and_sample)
+      .def("sample", &BoundProgram::sample);
 }

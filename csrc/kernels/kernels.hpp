@@ -29,6 +29,8 @@ struct CacheShape {
 constexpr int kStrip = 16;               // tokens in a strip
 constexpr std::size_t kPartition = 256;  // keys in a partition: softmax is exact within one, and partitions merge in order
 constexpr int kQueryRows = 6;            // most query rows of a tile
+constexpr std::size_t kSampleRun = 256;  // values of a row of logits that sampling takes at a time
+constexpr int kSampleSets = 16;          // of a run: those whose index is the same modulo 16
 
 // Rows of queries that share a KV head: each row is one head of one token.
 struct QueryTile {
@@ -86,6 +88,23 @@ struct Kernels {
 
   // output / total of one row.
   void (*normalize)(const float* output, float total, std::size_t head_dim, float* y);
+
+  // The highest of `count` values, NaN if any is. maxima[16·r + s] is the highest of set s of run r, and there are 16 for every
+  // run begun.
+  float (*scan_row)(const float* x, std::size_t count, float* maxima);
+
+  // weights = round(e^((x − top) / temperature) · scale), whole numbers, 0 where the power is below min_p; `top` is the highest of x, and none
+  // is NaN. sums[r] is that of run r, and the result is that of all. `weights` has room for whole runs; what lies beyond `count` becomes 0.
+  double (*weigh_row)(const float* x, std::size_t count, float top, float temperature, float min_p, float scale, float* weights, double* sums);
+
+  // The sum of e^(x − top), float32 powers added in float64 in one fixed order; `top` is the highest of x.
+  double (*exp_sum)(const float* x, std::size_t count, float top);
+
+  // How many values exceed `floor`.
+  std::size_t (*count_above)(const float* x, std::size_t count, float floor);
+
+  // Values of at least `floor` with their indices, in order, and how many there are. Both targets have room for count + 16.
+  std::size_t (*pick_at_least)(const float* x, std::size_t count, float floor, float* values, std::int32_t* ids);
 };
 
 extern const Kernels kPortableKernels;

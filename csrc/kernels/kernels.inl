@@ -27,6 +27,7 @@ namespace OCTAVO_ISA {
 #include "kernels/dot.inl"
 #include "kernels/product.inl"
 #include "kernels/attention.inl"
+#include "kernels/sampling.inl"
 
 }  // namespace OCTAVO_ISA
 
@@ -44,6 +45,11 @@ const Kernels OCTAVO_TABLE = {
     OCTAVO_ISA::attend,
     OCTAVO_ISA::merge,
     OCTAVO_ISA::normalize,
+    OCTAVO_ISA::scan_row,
+    OCTAVO_ISA::weigh_row,
+    OCTAVO_ISA::exp_sum,
+    OCTAVO_ISA::count_above,
+    OCTAVO_ISA::pick_at_least,
 };
 
 }  // namespace octavo

@@ -15,7 +15,10 @@ void require(bool condition, const char* message) {
 }  // namespace
 
 Program::Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels)
-    : vocabulary_(vocabulary), kernels_(kernels), team_(std::make_unique<Team>(threads, std::move(cores))) {
+    : vocabulary_(vocabulary),
+      kernels_(kernels),
+      team_(std::make_unique<Team>(threads, std::move(cores))),
+      sampler_(vocabulary, threads, kernels) {
   scratch_.resize(static_cast<std::size_t>(threads));
 }
 
@@ -161,13 +164,37 @@ void Program::copy_blocks(const std::vector<std::pair<std::int64_t, std::int64_t
   }
 }
 
-const float* Program::run(const StepInputs& step) {
-  require(block_size_ != 0 || layers_.empty(), "the cache is not allocated");
+void Program::check(const StepInputs& step) const {
+  require(block_size_ != 0, "the cache is not allocated");
+  require(!operations_.empty() && std::holds_alternative<ProductOp>(operations_.back()), "the last operation must be the logits' product");
   check_step(step, vocabulary_, num_blocks_, block_size_);
+}
+
+const float* Program::logits() { return floats_[std::get<ProductOp>(operations_.back()).target].row(0); }
+
+const float* Program::run(const StepInputs& step) {
+  check(step);
   prepare(step);
   team_->run([&](Member& member) { execute(member, step); });
-  require(!operations_.empty() && std::holds_alternative<ProductOp>(operations_.back()), "the last operation must be the logits' product");
-  return floats_[std::get<ProductOp>(operations_.back()).target].row(0);
+  return logits();
+}
+
+const SamplingResults& Program::run_and_sample(const StepInputs& step, const SamplingInputs& sampling) {
+  check(step);
+  require(sampling.rows.size() == step.samples, "the rows to sample differ in number from the rows of logits");
+  sampler_.prepare(sampling);
+  prepare(step);
+  team_->run([&](Member& member) {
+    execute(member, step);
+    sampler_.run(member, sampling, logits());
+  });
+  return sampler_.results();
+}
+
+const SamplingResults& Program::sample(const float* logits, const SamplingInputs& sampling) {
+  sampler_.prepare(sampling);
+  team_->run([&](Member& member) { sampler_.run(member, sampling, logits); });
+  return sampler_.results();
 }
 
 void Program::prepare(const StepInputs& step) {

@@ -14,6 +14,7 @@
 #include "kernels/kernels.hpp"
 #include "program/buffers.hpp"
 #include "program/step.hpp"
+#include "sampling/sampler.hpp"
 #include "team/team.hpp"
 
 namespace octavo {
@@ -96,6 +97,12 @@ class Program {
   // Runs one step; the result is [samples][vocabulary] floats, valid until the next run.
   const float* run(const StepInputs& step);
 
+  // Runs one step and samples a token for each of its rows of logits; the result is valid until the next of these two.
+  const SamplingResults& run_and_sample(const StepInputs& step, const SamplingInputs& sampling);
+
+  // Samples from logits [rows][vocabulary].
+  const SamplingResults& sample(const float* logits, const SamplingInputs& sampling);
+
   Team& team() { return *team_; }
   const Kernels& kernels() const { return kernels_; }
   std::size_t vocabulary() const { return vocabulary_; }
@@ -108,6 +115,8 @@ class Program {
   };
 
   void prepare(const StepInputs& step);
+  void check(const StepInputs& step) const;
+  const float* logits();
   void execute(Member& member, const StepInputs& step);
   std::size_t rows_of(bool samples, const StepInputs& step) const { return samples ? step.samples : step.tokens; }
   ActivationBuffer& activations(std::size_t index, Member& member, std::size_t rows);
@@ -137,6 +146,7 @@ class Program {
   std::size_t vocabulary_;
   const Kernels& kernels_;
   std::unique_ptr<Team> team_;
+  Sampler sampler_;
   std::vector<FloatBuffer> floats_;
   std::vector<ActivationBuffer> activations_;
   std::vector<bool> shared_;  // activations that the team writes together whatever their rows

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.sampling import SamplingInputs, SamplingOutputs
 from octavo.graph.graph import Graph
 from octavo.quantization.tensor import CheckpointTensor
 
@@ -60,6 +61,15 @@ class Program(Protocol):
 
     def close(self) -> None:
         """Frees memory and threads. A closed program can't run."""
+        ...
+
+
+@runtime_checkable
+class SamplingProgram(Program, Protocol):
+    """A program that can also sample. What is chosen is defined by octavo.worker.sampler, which samples for the others."""
+
+    def run_and_sample(self, step: StepInputs, sampling: SamplingInputs) -> SamplingOutputs:
+        """Computes one step and chooses a token for each of its `logit_rows`."""
         ...
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 
@@ -13,26 +12,33 @@ from octavo.worker.request import WorkerRequest
 
 def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int]], block_size: int) -> StepInputs:
     """Lays out each request's next `count` tokens, in order; a request whose last known token is among them gets a row of logits."""
-    tokens, positions, slots, tables, lengths, logit_rows = [], [], [], [], [], []
-    starts = [0, *accumulate(count for _, count in scheduled)]
-    for (request, count), end in zip(scheduled, starts[1:], strict=True):
+    # Lists, each made an array once: a step of one token pays for every call of numpy, whose code has left the caches since the last step.
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    starts, lengths, logit_rows, tables = [0], [], [], []
+    for request, count in scheduled:
         first, last = request.num_computed, request.num_computed + count
-        position = np.arange(first, last, dtype=np.int32)
-        table = request.block_ids.view
-        tokens.append(request.token_ids.view[first:last])
-        positions.append(position)
-        slots.append(table[position // block_size].astype(np.int64) * block_size + position % block_size)
-        tables.append(table)
+        token_ids += request.token_ids.values(first, last)
+        positions += range(first, last)
+        for block_id in request.block_ids.values(first // block_size, (last - 1) // block_size + 1):
+            offset = first % block_size
+            size = min(block_size - offset, last - first)
+            slot = block_id * block_size + offset
+            slots += range(slot, slot + size)
+            first += size
+        starts.append(len(token_ids))
         lengths.append(last)
+        tables.append(request.block_ids.view)
         if last == len(request.token_ids):
-            logit_rows.append(end - 1)
+            logit_rows.append(len(token_ids) - 1)
     block_tables = np.full((len(tables), max(map(len, tables))), -1, np.int32)
-    for row, table in zip(block_tables, tables, strict=True):
-        row[: len(table)] = table
+    for row, table in enumerate(tables):
+        block_tables[row, : len(table)] = table
     return StepInputs(
-        token_ids=np.concatenate(tokens),
-        positions=np.concatenate(positions),
-        slot_mapping=np.concatenate(slots),
+        token_ids=np.array(token_ids, np.int32),
+        positions=np.array(positions, np.int32),
+        slot_mapping=np.array(slots, np.int64),
         query_starts=np.array(starts, np.int32),
         sequence_lengths=np.array(lengths, np.int32),
         block_tables=block_tables,

@@ -47,14 +47,18 @@ class PenaltyState:
             self._counts[slot] += 1
         self._seen = max(self._seen, length)
 
+    def changes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The distinct tokens, and how often each was generated (0 for one of the prompt alone); valid until the next `update`."""
+        used = len(self._slots)
+        return self._ids[:used], self._counts[:used]
+
     def apply(self, logits: Floats) -> None:
         """Change one row of logits [vocab] in place, as vLLM does.
 
         Repetition (Keskar et al. 2019, arXiv:1909.05858) divides a positive logit and multiplies another, for tokens of prompt and output;
         frequency (times the count) and presence (once) are then subtracted for tokens of the output.
         """
-        used = len(self._slots)
-        ids, counts = self._ids[:used], self._counts[:used]
+        ids, counts = self.changes()
         values = logits[ids]
         if self._repetition != 1.0:
             values = np.where(values > 0, values / self._repetition, values * self._repetition)

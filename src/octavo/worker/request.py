@@ -25,6 +25,19 @@ class GrowingArray:
         """What it holds; valid until the next `extend`."""
         return self._data[: self._size]
 
+    def values(self, start: int, end: int) -> list[int]:
+        """Those from `start` up to `end`, all of which it holds."""
+        part: list[int] = self._data[start:end].tolist()
+        return part
+
+    def append(self, value: int) -> None:
+        """Appends one value."""
+        if self._size == len(self._data):
+            self.extend([value])
+        else:
+            self._data[self._size] = value
+            self._size += 1
+
     def extend(self, values: list[int]) -> None:
         """Appends `values`."""
         size = self._size + len(values)

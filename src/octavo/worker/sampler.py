@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.sampling import NoToken
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import TokenLogprobs
 from octavo.worker.choice import draw, highest, weight_scale
@@ -30,7 +31,8 @@ class SamplingRow:
     `position` is the index, in the sequence, of the token to be sampled: `token_ids[:position]` are known, the first
     `num_prompt_tokens` of them from the prompt. `token_ids` may be the worker's own growing list. `seed` is the request's 64-bit seed,
     never None. `eos_token_ids` are the model's end tokens. Penalty counts are built at first need and grow by what is new, so one
-    row used throughout costs O(1) a token, while a fresh one (after a preemption) gives the same bits.
+    row used throughout costs O(1) a token, while a fresh one (after a preemption) gives the same bits. `record` is `sampling` and `seed`
+    as a program that samples by itself takes them.
     """
 
     sampling: SamplingParams
@@ -40,6 +42,7 @@ class SamplingRow:
     num_prompt_tokens: int
     eos_token_ids: Sequence[int] = ()
     penalties: PenaltyState | None = field(default=None, repr=False, compare=False)
+    record: bytes | None = field(default=None, repr=False, compare=False)
 
     @property
     def changes_logits(self) -> bool:
@@ -50,6 +53,18 @@ class SamplingRow:
     def needs_min_tokens(self) -> bool:
         """Whether end tokens are still forbidden. As in vLLM the model's own end tokens are among them even with ignore_eos."""
         return self.position - self.num_prompt_tokens < self.sampling.min_tokens
+
+    @property
+    def end_token_ids(self) -> tuple[int, ...]:
+        """What can't be chosen until `min_tokens` is reached; some may lie outside the vocabulary."""
+        return (*self.eos_token_ids, *(self.sampling.stop_token_ids or ()))
+
+    def counted(self) -> PenaltyState:
+        """The penalties' counts of the first `position` tokens."""
+        if self.penalties is None:
+            self.penalties = PenaltyState(self.sampling, self.num_prompt_tokens)
+        self.penalties.update(self.token_ids, self.position)
+        return self.penalties
 
 
 @dataclass(slots=True)
@@ -65,6 +80,20 @@ class SampleFailed:
     """Why one row got no token. The request can't go on; the other rows are unharmed."""
 
     reason: str
+
+
+_WORDS = {
+    NoToken.NAN: "the model's logits contain NaN",
+    NoToken.INFINITY: "the model's logits contain +inf",
+    NoToken.NOTHING: "the model's logits are all -inf",
+    NoToken.MASKED: "min_tokens leaves no token to choose",
+    NoToken.OVERFLOW: "the penalties take a logit out of float32's range",
+}
+
+
+def failed(why: NoToken, row: SamplingRow) -> SampleFailed:
+    """The failure in words."""
+    return SampleFailed(f"{_WORDS[why]} at position {row.position}")
 
 
 class Sampler:
@@ -94,16 +123,15 @@ class Sampler:
         raw_top = float(raw[best])
         # argmax stops at the first NaN, and no finite number is above +inf, so this one value tells of the whole row.
         if not math.isfinite(raw_top):
-            what = "are all -inf" if raw_top == -math.inf else "contain NaN" if math.isnan(raw_top) else "contain +inf"
-            return SampleFailed(f"the model's logits {what} at position {row.position}")
+            why = NoToken.NOTHING if raw_top == -math.inf else NoToken.NAN if math.isnan(raw_top) else NoToken.INFINITY
+            return failed(why, row)
         values, top = raw, raw_top
         if row.changes_logits:
             values = self._changed(raw, row)
             best = int(values.argmax())
             top = float(values[best])
             if not math.isfinite(top):
-                what = "min_tokens leaves no token to choose" if top == -math.inf else "the penalties take a logit out of float32's range"
-                return SampleFailed(f"{what} at position {row.position}")
+                return failed(NoToken.MASKED if top == -math.inf else NoToken.OVERFLOW, row)
         token_id = best if row.sampling.is_greedy else self._draw(values, top, row)
         if row.sampling.logprobs is None:
             return Sampled(token_id)
@@ -114,14 +142,11 @@ class Sampler:
         values = self._logits
         values[:] = raw
         if row.needs_min_tokens:
-            for token_id in (*row.eos_token_ids, *(row.sampling.stop_token_ids or ())):
+            for token_id in row.end_token_ids:
                 if token_id < self.vocab_size:
                     values[token_id] = -np.inf
         if row.sampling.has_penalties:
-            if row.penalties is None:
-                row.penalties = PenaltyState(row.sampling, row.num_prompt_tokens)
-            row.penalties.update(row.token_ids, row.position)
-            row.penalties.apply(values)
+            row.counted().apply(values)
         return values
 
     def _draw(self, values: Floats, top: float, row: SamplingRow) -> int:

@@ -6,7 +6,8 @@ from octavo.backends.base import Program
 from octavo.protocol.plan import NewRequest, SampledToken, StepPlan, StepResult
 from octavo.worker.inputs import build_inputs
 from octavo.worker.request import GrowingArray, WorkerRequest
-from octavo.worker.sampler import Sampled, Sampler, SamplingRow
+from octavo.worker.sampler import Sampled, SamplingRow
+from octavo.worker.stepping import stepper_for
 
 
 class Worker:
@@ -14,7 +15,7 @@ class Worker:
 
     def __init__(self, program: Program, vocab_size: int, num_blocks: int, block_size: int) -> None:
         self._program = program
-        self._sampler = Sampler(vocab_size)
+        self._stepper = stepper_for(program, vocab_size)
         self._block_size = block_size
         self._requests: dict[str, WorkerRequest] = {}
         program.allocate_kv_cache(num_blocks, block_size)
@@ -35,23 +36,24 @@ class Worker:
             self._program.copy_blocks(plan.copies)
         if not plan.scheduled:
             return StepResult()
-        scheduled = []
+        scheduled, due = [], []
         for share in plan.scheduled:
             request = self._requests[share.request_id]
-            request.block_ids.extend(share.new_block_ids)
+            if share.new_block_ids:
+                request.block_ids.extend(share.new_block_ids)
             scheduled.append((request, share.num_tokens))
-        logits = self._program.run(build_inputs(scheduled, self._block_size))
-        due = []
-        for request, count in scheduled:
-            request.num_computed += count
-            if request.num_computed == len(request.token_ids):
-                request.row.position = len(request.token_ids)
+            known = len(request.token_ids)
+            if request.num_computed + share.num_tokens == known:
+                request.row.position = known
                 request.row.token_ids = request.token_ids.view
                 due.append(request)
+        results = self._stepper.run(build_inputs(scheduled, self._block_size), [request.row for request in due])
+        for request, count in scheduled:
+            request.num_computed += count
         result = StepResult()
-        for request, sampled in zip(due, self._sampler.sample(logits, [request.row for request in due]), strict=True):
+        for request, sampled in zip(due, results, strict=True):
             if isinstance(sampled, Sampled):
-                request.token_ids.extend([sampled.token_id])
+                request.token_ids.append(sampled.token_id)
                 result.sampled.append(SampledToken(request.request_id, sampled.token_id, sampled.logprobs))
             else:
                 result.failed[request.request_id] = sampled.reason

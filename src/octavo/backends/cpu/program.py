@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.base import StepInputs
+from octavo.backends.sampling import SamplingInputs, SamplingOutputs
 from octavo.protocol.errors import ConfigError
 
 BLOCK_MULTIPLE = 16
@@ -52,6 +53,24 @@ class CpuProgram:
             step.logit_rows,
         )
         return logits
+
+    def run_and_sample(self, step: StepInputs, sampling: SamplingInputs) -> SamplingOutputs:
+        """Computes one step and samples from its logits, all in one call without the GIL. Exponentials may differ from numpy's in the last
+        place, and with them a weight or a logprob in its last; everything else is as octavo.worker.sampler says."""
+        return SamplingOutputs(
+            *self._native.run_and_sample(
+                step.token_ids,
+                step.positions,
+                step.slot_mapping,
+                step.query_starts,
+                step.sequence_lengths,
+                step.block_tables,
+                step.logit_rows,
+                sampling.rows.view(np.uint8),
+                sampling.changed_ids,
+                sampling.changed_counts,
+            )
+        )
 
     def close(self) -> None:
         """Frees memory and threads."""

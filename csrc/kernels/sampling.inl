@@ -1,0 +1,164 @@
+// What sampling needs of one row of logits. A row is worked on in runs of 256, and its end as a run filled up with what counts for nothing.
+
+// e^x for x of at most 0, to about one unit in the last place, after Cephes (Moshier 1992); e^0 is exactly 1, and 0 below the smallest normal
+// number. ln 2 is taken away in two parts, of which the first has few enough bits for an exact product also where nothing fuses.
+OCTAVO_INLINE Floats exp_negative(Floats x) {
+  const Floats low = splat(-87.0f);
+  const Floats bounded = x < low ? low : x;
+  const Floats magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to a whole number, in the low bits
+  const Floats shifted = fma(bounded, splat(1.44269504088896341f), magic);
+  const Floats whole = shifted - magic;
+  Floats part = fma(whole, splat(-0.693359375f), bounded);
+  part = fma(whole, splat(2.12194440e-4f), part);
+  Floats y = splat(1.9875691500e-4f);
+  y = fma(y, part, splat(1.3981999507e-3f));
+  y = fma(y, part, splat(8.3334519073e-3f));
+  y = fma(y, part, splat(4.1665795894e-2f));
+  y = fma(y, part, splat(1.6666665459e-1f));
+  y = fma(y, part, splat(5.0000001201e-1f));
+  y = fma(y, part * part, part) + 1.0f;
+  const Floats power = (Floats)(((Ints)shifted - (Ints)magic + 127) << 23);
+  return x < low ? Floats{} : y * power;
+}
+
+using Doubles = double __attribute__((vector_size(4 * kLanes)));
+
+// One sum in float64 for each lane: of the lower half of the lanes, and of the upper.
+struct LaneSums {
+  Doubles halves[2] = {};
+};
+
+OCTAVO_INLINE void add_lanes(LaneSums& sums, Floats x) {
+#if defined(__AVX512F__)
+  sums.halves[0] += (Doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)x));
+  sums.halves[1] += (Doubles)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)x, 1));
+#elif defined(__AVX2__)
+  sums.halves[0] += (Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x));
+  sums.halves[1] += (Doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+#else
+  sums.halves[0] += Doubles{x[0], x[1]};
+  sums.halves[1] += Doubles{x[2], x[3]};
+#endif
+}
+
+// In one fixed tree.
+OCTAVO_INLINE double total_of(const LaneSums& sums) {
+  double lanes[kLanes];
+  __builtin_memcpy(lanes, &sums, sizeof(lanes));
+  for (int width = kLanes / 2; width >= 1; width /= 2) {
+    for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  }
+  return lanes[0];
+}
+
+OCTAVO_INLINE std::int32_t sum_ints(Ints x) {
+  std::int32_t lanes[kLanes], total = 0;
+  store(lanes, x);
+  for (int lane = 0; lane < kLanes; ++lane) total += lanes[lane];
+  return total;
+}
+
+// The run that begins at `begin`, where it lies or, if the row ends within it, in `space`, filled up with −infinity.
+OCTAVO_INLINE const float* run_at(const float* x, std::size_t count, std::size_t begin, float* space) {
+  if (begin + kSampleRun <= count) return x + begin;
+  __builtin_memcpy(space, x + begin, (count - begin) * sizeof(float));
+  for (std::size_t i = count - begin; i < kSampleRun; ++i) space[i] = -__builtin_inff();
+  return space;
+}
+
+static float scan_row(const float* x, std::size_t count, float* maxima) {
+  constexpr int kSetVectors = kSampleSets / kLanes;
+  float space[kSampleRun];
+  Floats most = splat(-__builtin_inff());
+  Ints bad{};
+  for (std::size_t begin = 0; begin < count; begin += kSampleRun) {
+    const float* run = run_at(x, count, begin, space);
+    Floats best[kSetVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kSetVectors; ++v) best[v] = splat(-__builtin_inff());
+    for (std::size_t i = 0; i < kSampleRun; i += kSampleSets) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kSetVectors; ++v) {
+        const Floats part = load<Floats>(run + i + v * kLanes);
+        bad |= part != part;
+        best[v] = max(best[v], part);
+      }
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < kSetVectors; ++v) {
+      store(maxima + begin / kSampleRun * kSampleSets + v * kLanes, best[v]);
+      most = max(best[v], most);
+    }
+  }
+  return sum_ints(bad) != 0 ? __builtin_nanf("") : max_lanes(most);
+}
+
+static double weigh_row(const float* x, std::size_t count, float top, float temperature, float min_p, float scale, float* weights, double* sums) {
+  float space[kSampleRun];
+  const Floats whole = splat(8388608.0f);  // 2^23: adding it to less rounds to a whole number, and what is not less is one
+  double total = 0.0;
+  for (std::size_t begin = 0; begin < count; begin += kSampleRun) {
+    const float* run = run_at(x, count, begin, space);
+    LaneSums mass;
+    for (std::size_t i = 0; i < kSampleRun; i += kLanes) {
+      const Floats ratio = exp_negative((load<Floats>(run + i) - top) / temperature);
+      const Floats scaled = (ratio < min_p ? Floats{} : ratio) * scale;
+      const Floats weight = scaled < whole ? (scaled + whole) - whole : scaled;
+      store(weights + begin + i, weight);
+      add_lanes(mass, weight);
+    }
+    sums[begin / kSampleRun] = total_of(mass);
+    total += sums[begin / kSampleRun];
+  }
+  return total;
+}
+
+static double exp_sum(const float* x, std::size_t count, float top) {
+  float space[kSampleRun];
+  LaneSums mass;
+  for (std::size_t begin = 0; begin < count; begin += kSampleRun) {
+    const float* run = run_at(x, count, begin, space);
+    for (std::size_t i = 0; i < kSampleRun; i += kLanes) add_lanes(mass, exp_negative(load<Floats>(run + i) - top));
+  }
+  return total_of(mass);
+}
+
+static std::size_t count_above(const float* x, std::size_t count, float floor) {
+  Ints found{};
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) found -= load<Floats>(x + i) > floor;
+  auto total = static_cast<std::size_t>(sum_ints(found));
+  for (; i < count; ++i) total += x[i] > floor;
+  return total;
+}
+
+static std::size_t pick_at_least(const float* x, std::size_t count, float floor, float* values, std::int32_t* ids) {
+  std::size_t found = 0, i = 0;
+#if defined(__AVX512F__)
+  // Compressing into memory takes Zen 4 a hundred times as long as into a register.
+  __m512i here = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (; i + 16 <= count; i += 16, here = _mm512_add_epi32(here, _mm512_set1_epi32(16))) {
+    const __m512 part = _mm512_loadu_ps(x + i);
+    const __mmask16 mask = _mm512_cmp_ps_mask(part, _mm512_set1_ps(floor), _CMP_GE_OQ);
+    if (mask == 0) continue;
+    _mm512_storeu_ps(values + found, _mm512_maskz_compress_ps(mask, part));
+    _mm512_storeu_si512(ids + found, _mm512_maskz_compress_epi32(mask, here));
+    found += static_cast<std::size_t>(__builtin_popcount(mask));
+  }
+#elif defined(__AVX2__)
+  for (; i + 8 <= count; i += 8) {
+    auto mask = static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(floor), _CMP_GE_OQ)));
+    for (; mask != 0; mask &= mask - 1, ++found) {
+      const std::size_t at = i + static_cast<std::size_t>(__builtin_ctz(mask));
+      values[found] = x[at];
+      ids[found] = static_cast<std::int32_t>(at);
+    }
+  }
+#endif
+  for (; i < count; ++i) {
+    values[found] = x[i];
+    ids[found] = static_cast<std::int32_t>(i);
+    found += x[i] >= floor;
+  }
+  return found;
+}
