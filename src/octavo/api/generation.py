@@ -92,7 +92,7 @@ class Generation:
         if output.error is not None:
             self.error = output.error
         cut = sample.push(output)
-        if self.finished:
+        if sample.finished and self.finished:
             metrics.finished_time = now
         return cut
 

@@ -199,13 +199,14 @@ class LLM:
         for output in outputs:
             key, _, index = output.request_id.rpartition(":")
             generation = generations[key]
-            was_finished = generation.finished
-            if generation.push(int(index), output, now):
+            cut = generation.push(int(index), output, now)
+            if cut:
                 self._core.abort(output.request_id)
             if generation.error is not None:
                 raise OctavoError(f"request {generation.request_id} failed: {generation.error}")
             bar.add_tokens(len(output.token_ids))
-            if generation.finished and not was_finished:
+            # A sample ends but once: no output follows.
+            if (cut or output.finish_reason is not None) and generation.finished:
                 bar.finish_request(len(generation.prompt_token_ids))
 
 
