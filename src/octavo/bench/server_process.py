@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -110,13 +111,15 @@ class ServerProcess:
 
         self._reader = threading.Thread(target=read, name="octavo-bench-reader", daemon=True)
         self._reader.start()
-        told.wait(self._start_seconds)
+        if not told.wait(self._start_seconds):
+            raise EngineDeadError(f"octavo serve did not start: it was not ready within {self._start_seconds:g} s")
         if not self.url:
             raise EngineDeadError(f"octavo serve did not start: {self._last_words()}")
 
     def _last_words(self) -> str:
-        if self._process.poll() is None and not self.url:
-            return f"it was not ready within {self._start_seconds:g} s"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # Its output has ended, so it is about to.
+            self._process.wait(STOP_SECONDS)
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
         return lines[-1] if lines else f"exit status {self._process.poll()}"

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from octavo.cli import flags
-from octavo.cli.run import command
+from octavo.cli.run import USAGE, command, fail
 from octavo.config.engine import EngineConfig
 from octavo.config.server import API_KEY_VARIABLE
 
@@ -42,7 +42,18 @@ Iterations = Annotated[int, typer.Option("--num-iters", min=1, metavar="N", help
 Warmup = Annotated[int, typer.Option("--num-iters-warmup", min=0, metavar="N", help="Runs before these.", rich_help_panel=_BENCH)]
 InputLen = Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Tokens of a random prompt.", rich_help_panel=_BENCH)]
 OutputLen = Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Tokens generated for it.", rich_help_panel=_BENCH)]
-NumPrompts = Annotated[int, typer.Option(min=1, metavar="N", help="Requests of the random workload.", rich_help_panel=_BENCH)]
+NumPrompts = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Requests of the random workload. Default: 64.", show_default=False, rich_help_panel=_BENCH),
+]
+RandomInputLen = Annotated[
+    int | None,
+    typer.Option("--input-len", min=1, metavar="TOKENS", help="Their prompts. Default: 128.", show_default=False, rich_help_panel=_BENCH),
+]
+RandomOutputLen = Annotated[
+    int | None,
+    typer.Option("--output-len", min=1, metavar="TOKENS", help="Their answers. Default: 128.", show_default=False, rich_help_panel=_BENCH),
+]
 WorkloadName = Annotated[
     str,
     typer.Option(metavar="chat64|random", help="64 chat-like requests, or random prompts of one length.", rich_help_panel=_BENCH),
@@ -137,9 +148,9 @@ def throughput(
     named: str | None,
     *,
     workload: WorkloadName = "chat64",
-    num_prompts: NumPrompts = 64,
-    input_len: InputLen = 128,
-    output_len: OutputLen = 128,
+    num_prompts: NumPrompts = None,
+    input_len: RandomInputLen = None,
+    output_len: RandomOutputLen = None,
     iterations: Iterations = 3,
     json_file: Json = None,
 ) -> None:
@@ -148,7 +159,8 @@ def throughput(
     from octavo.bench.throughput import ThroughputOptions, run_throughput
 
     check_target(json_file)
-    options = ThroughputOptions(workload, num_prompts, input_len, output_len, iterations, config.seed or 0)
+    lengths = _lengths(workload, num_prompts=num_prompts, input_len=input_len, output_len=output_len)
+    options = ThroughputOptions(workload, **lengths, iterations=iterations, seed=config.seed or 0)
     publish(run_throughput(config, options, quiet=json_file == "-"), json_file)
 
 
@@ -189,9 +201,9 @@ def serve(
         typer.Option("--max-seconds", min=0.001, metavar="SECONDS", help="The whole load may take no longer.", rich_help_panel=_LOAD),
     ] = 900.0,
     workload: WorkloadName = "chat64",
-    num_prompts: NumPrompts = 64,
-    input_len: InputLen = 128,
-    output_len: OutputLen = 128,
+    num_prompts: NumPrompts = None,
+    input_len: RandomInputLen = None,
+    output_len: RandomOutputLen = None,
     vocab_size: Annotated[
         int | None,
         typer.Option(
@@ -211,14 +223,18 @@ def serve(
     from octavo.bench.report import check_target, publish
     from octavo.bench.serve import ServeOptions, run_serve
 
+    arguments = server_arguments(config)
+    lost = [argument for argument in arguments if argument.startswith("--") and argument != "--seed"]
+    if url and lost:
+        fail(f"{lost[0]} has no meaning with --url: the server has its own settings", USAGE)
+    if api_key and not url:
+        fail("--api-key has no meaning without --url", USAGE)
     check_target(json_file)
     options = ServeOptions(
         url=url,
         model=named,
         workload=workload,
-        num_prompts=num_prompts,
-        input_len=input_len,
-        output_len=output_len,
+        **_lengths(workload, num_prompts=num_prompts, input_len=input_len, output_len=output_len),
         prompt_form=prompt_form,
         rate=rate,
         clients=clients,
@@ -229,7 +245,7 @@ def serve(
         seed=config.seed or 0,
     )
     key = api_key or os.environ.get(API_KEY_VARIABLE, "").split(",")[0].strip() or None
-    publish(run_serve(options, config, server_arguments(config), api_key=key), json_file)
+    publish(run_serve(options, config, arguments, api_key=key if url else None), json_file)
 
 
 @_add("startup")
@@ -279,6 +295,14 @@ def kernels(
         seed=seed,
     )
     publish(run_kernels(options), json_file)
+
+
+def _lengths(workload: str, **given: int | None) -> dict[str, int]:
+    """What of the random workload was given; it has no meaning with another."""
+    lengths = {name: value for name, value in given.items() if value is not None}
+    if lengths and workload == "chat64":
+        fail(f"{flags.flag_name(next(iter(lengths)))} has no meaning with chat64; add --workload random", USAGE)
+    return lengths
 
 
 def server_arguments(config: EngineConfig) -> list[str]:

@@ -1,0 +1,46 @@
+"""What is asked is the same on every machine."""
+
+import random
+
+import pytest
+
+from octavo.bench.throughput import ThroughputOptions, make_workload
+from octavo.bench.workload import chat64, random_asks
+from octavo.protocol.errors import ConfigError
+
+
+def test_chat64_is_what_it_says():
+    workload = chat64()
+    assert workload.describe() == {"name": "chat64", "requests": 64, "prompt_tokens": 11_633, "output_tokens": 6_317}
+    first = workload.asks[0]
+    assert (len(first.prompt_token_ids), first.output_len) == (88, 109)
+    assert workload.longest == max(len(ask.prompt_token_ids) + ask.output_len for ask in workload.asks)
+
+
+def test_chat64_prompts_come_from_their_own_seed():
+    workload = chat64(49_152)
+    source = random.Random(5)
+    assert workload.asks[5].prompt_token_ids == [source.randrange(1000, 40000) for _ in workload.asks[5].prompt_token_ids]
+
+
+def test_chat64_needs_its_vocabulary():
+    with pytest.raises(ConfigError, match=r"workload.*512"):
+        chat64(512)
+
+
+def test_random_prompts_are_repeatable_and_within_the_vocabulary():
+    workload = random_asks(3, 20, 4, vocab_size=512, seed=1)
+    assert [(len(ask.prompt_token_ids), ask.output_len) for ask in workload.asks] == [(20, 4)] * 3
+    assert workload == random_asks(3, 20, 4, vocab_size=512, seed=1)
+    assert workload != random_asks(3, 20, 4, vocab_size=512, seed=2)
+    assert all(0 <= token < 512 for ask in workload.asks for token in ask.prompt_token_ids)
+    assert workload.asks[0].prompt_token_ids != workload.asks[1].prompt_token_ids
+
+
+def test_random_prompts_of_a_large_vocabulary_hold_no_special_tokens():
+    assert min(random_asks(1, 5000, 1, vocab_size=32_000).asks[0].prompt_token_ids) >= 1000
+
+
+def test_an_unknown_workload_is_refused_by_name():
+    with pytest.raises(ConfigError, match="chat65"):
+        make_workload("chat65", None, ThroughputOptions())
