@@ -1,0 +1,163 @@
+"""Whole models on the CPU backend: their roundings and nothing else, and the same bits whatever runs beside a request."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from cpu_emulation import Emulation
+from cpu_models import Config, Model, Sequence, advance, in_random_steps, place, random_tokens, step_of
+
+from octavo.backends.reference.backend import ReferenceBackend
+
+native = pytest.importorskip("octavo._native", reason="Octavo was installed without a C++ compiler")
+
+Array = np.ndarray[Any, Any]
+ISAS = native.available_isas()
+CONFIGS = {
+    "Q4_0": Config("Q4_0", 64, heads=4, kv_heads=4, head_dim=16, intermediate=96, vocabulary=101),
+    "Q4_1": Config("Q4_1", 128, heads=8, kv_heads=2, head_dim=32, intermediate=160, vocabulary=130),
+    "Q5_0": Config("Q5_0", 160, heads=2, kv_heads=2, head_dim=128, intermediate=96, bias=True),
+    "Q8_0": Config("Q8_0", 96, heads=7, kv_heads=1, head_dim=64, intermediate=64, window=20),
+    "Q6_K": Config("Q6_K", 256, heads=4, kv_heads=2, head_dim=64, intermediate=256, vocabulary=80),
+    "BF16": Config("BF16", 72, heads=3, kv_heads=1, head_dim=24, intermediate=56, bias=True),
+    "F16": Config("F16", 64, heads=9, kv_heads=1, head_dim=80, intermediate=40),
+    "F32": Config("F32", 50, heads=9, kv_heads=3, head_dim=18, intermediate=33, window=7),
+    "mixed": Config(
+        "Q4_0",
+        96,
+        heads=6,
+        kv_heads=2,
+        head_dim=48,
+        intermediate=64,
+        kinds={"k": "Q8_0", "v": "BF16", "o": "F32", "gate": "Q4_1", "up": "Q8_0", "down": "BF16", "head": "F16", "embed": "F32"},
+    ),
+}
+LENGTHS = [1, 2, 15, 16, 17, 33, 300]
+BLOCKS = 64
+
+
+@cache
+def model_of(name: str) -> Model:
+    return Model(CONFIGS[name])
+
+
+@cache
+def expectations(name: str) -> tuple[list[Array], list[Array], list[Array]]:
+    """Tokens, and their logits with the backend's roundings and in float32."""
+    model = model_of(name)
+    tokens = random_tokens(LENGTHS, model.config.vocabulary)
+    emulation = Emulation(model.graph, model.weights)
+    reference = ReferenceBackend().compile(model.graph, model.weights.__getitem__, lambda done: None)
+    reference.allocate_kv_cache(BLOCKS, 16)
+    sequences = place(tokens, random.Random(0), BLOCKS)
+    plain = advance(reference, [(sequence, len(sequence.token_ids)) for sequence in sequences])  # type: ignore[arg-type]
+    reference.close()
+    return tokens, [emulation.logits(each) for each in tokens], plain
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_logits_are_rounded_as_the_format_says(name: str, isa: str) -> None:
+    """A sum in another order may tip a rounding of an activation, and that many others, so logits are not equal to their last bits. But on
+    the whole the roundings explain what float32 lacks: taking them away would leave a difference several times as large."""
+    tokens, rounded, plain = expectations(name)
+    program = model_of(name).compile(isa, blocks=BLOCKS)
+    given = np.concatenate(in_random_steps(program, place(tokens, random.Random(1), BLOCKS), random.Random(2), 100))
+    program.close()
+    unit = np.concatenate(plain).std()
+    difference = np.abs(given - np.concatenate(rounded)) / unit
+    explained = np.abs(np.concatenate(plain) - np.concatenate(rounded)) / unit
+    assert explained.mean() > 1e-3
+    assert difference.mean() < 0.5 * explained.mean()
+    assert difference.max() < 0.15
+
+
+@cache
+def alone(name: str, isa: str, block_size: int) -> list[bytes]:
+    """Each sequence by itself, in one step, on one thread."""
+    program = model_of(name).compile(isa, threads=1, blocks=BLOCKS, block_size=block_size)
+    tokens = random_tokens(LENGTHS, CONFIGS[name].vocabulary)
+    result = [advance(program, [(Sequence(each, list(range(BLOCKS))), len(each))], block_size)[0].tobytes() for each in tokens]
+    program.close()
+    return result
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(("name", "block_size"), [("Q4_1", 16), ("Q8_0", 32), ("BF16", 16), ("F16", 64), ("mixed", 16)])
+def test_bits_depend_on_the_request_alone(name: str, block_size: int, isa: str) -> None:
+    """Chunks, batches, threads, the places of blocks, what they held before."""
+    made = random.Random(name)
+    tokens = random_tokens(LENGTHS, CONFIGS[name].vocabulary)
+    for threads, most in ((1, 7), (2, 300), (3, 40), (4, 1)):
+        program = model_of(name).compile(isa, threads=threads, blocks=BLOCKS, block_size=block_size)
+        few = [index for index, each in enumerate(tokens) if most > 1 or len(each) < 40]
+        sequences = place([tokens[index] for index in few], made, BLOCKS, block_size)
+        given = in_random_steps(program, sequences, made, most, block_size)
+        # And once more, in blocks that hold what the first left there.
+        again = in_random_steps(program, place([tokens[index] for index in few], made, BLOCKS, block_size), made, most, block_size)
+        program.close()
+        wanted = [alone(name, isa, block_size)[index] for index in few]
+        assert [each.tobytes() for each in given] == wanted
+        assert [each.tobytes() for each in again] == wanted
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_wanted_rows_are_the_same_bits_as_among_all(isa: str) -> None:
+    """Whatever rows of a step want logits, in whatever order, even none."""
+    from dataclasses import replace
+
+    program = model_of("Q4_1").compile(isa, threads=2)
+    tokens = random_tokens([20, 9], CONFIGS["Q4_1"].vocabulary)
+    sequences = place(tokens, random.Random(3), BLOCKS)
+    step = step_of([(sequences[0], 20), (sequences[1], 9)])
+    every = program.run(step).copy()
+    for rows in ([28], [0], [28, 19], [3, 3, 7], []):
+        chosen = program.run(replace(step, logit_rows=np.array(rows, np.int32)))
+        assert chosen.shape == (len(rows), CONFIGS["Q4_1"].vocabulary)
+        assert np.array_equal(chosen, every[rows])
+    program.close()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("window", [None, 1, 100, 256, 400])
+@pytest.mark.parametrize("shape", [(1, 1, 16), (4, 1, 64), (9, 3, 24), (2, 2, 128)])
+def test_long_contexts(shape: tuple[int, int, int], window: int | None, isa: str) -> None:
+    """Many partitions of keys, shared out over threads or not: one token at the end of a long context, and a chunk of several."""
+    heads, kv_heads, head_dim = shape
+    model = Model(Config("BF16", 32, heads, kv_heads, head_dim, 32, layers=1, window=window))
+    (tokens,) = random_tokens([1100], model.config.vocabulary)
+    wanted = Emulation(model.graph, model.weights).logits(tokens)
+    unit = wanted.std()
+    bits = []
+    for threads in (1, 2, 3):
+        program = model.compile(isa, threads=threads, blocks=80)
+        sequence = place([tokens], random.Random(threads), 80)[0]
+        given = [advance(program, [(sequence, 1000)])[0], *(advance(program, [(sequence, 1)])[0] for _ in range(40))]
+        given.append(advance(program, [(sequence, 60)])[0])
+        program.close()
+        difference = np.abs(np.concatenate(given) - wanted) / unit
+        assert difference.mean() < 3e-3
+        assert difference.max() < 0.1
+        bits.append(np.concatenate(given).tobytes())
+    assert len(set(bits)) == 1
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_copied_blocks_are_the_same_bits(isa: str) -> None:
+    """A second sequence goes on from copies of the first one's blocks, one of them partly filled."""
+    model = model_of("Q8_0")
+    program = model.compile(isa)
+    first, second = (each.copy() for each in random_tokens([60, 60], model.config.vocabulary))
+    second[:40] = first[:40]
+    whole = advance(program, [(Sequence(second, [60, 61, 62, 63]), 60)])[0]
+    shared = Sequence(first, [5, 9, 2, 7])
+    advance(program, [(shared, 40)])
+    program.copy_blocks([(5, 20), (9, 21), (2, 22)])
+    other = Sequence(second, [20, 21, 22, 23], done=40)
+    given = advance(program, [(shared, 20), (other, 20)])[1]
+    program.close()
+    assert np.array_equal(given, whole[40:])
