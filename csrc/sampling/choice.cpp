@@ -29,8 +29,8 @@ struct Nucleus {
 };
 
 // The fewest highest of `count` weights that together hold `wanted`, which they do. Goes down the bits of floats, which are in the order of
-// the floats, ten or eleven at a time: O(count) whatever the weights.
-Nucleus nucleus_of(const float* weights, std::size_t count, std::int64_t wanted, std::vector<std::int64_t>& mass) {
+// the floats, ten or eleven at a time: O(count) whatever the weights. `left` takes those that share the bits so far.
+Nucleus nucleus_of(const float* weights, std::size_t count, std::int64_t wanted, std::vector<std::int64_t>& mass, std::vector<float>& left) {
   std::uint32_t prefix = 0;
   std::int64_t above = 0;
   constexpr struct {
@@ -39,13 +39,18 @@ Nucleus nucleus_of(const float* weights, std::size_t count, std::int64_t wanted,
   for (const auto [shift, width] : kDigits) {
     const std::uint32_t last = (1u << width) - 1;
     std::fill_n(mass.begin(), last + 1, 0);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto bits = std::bit_cast<std::uint32_t>(weights[i]);
-      if (bits >> (shift + width) == prefix) mass[bits >> shift & last] += whole(weights[i]);
-    }
+    for (std::size_t i = 0; i < count; ++i) mass[std::bit_cast<std::uint32_t>(weights[i]) >> shift & last] += whole(weights[i]);
     std::uint32_t digit = last;
     for (; digit > 0 && above + mass[digit] < wanted; --digit) above += mass[digit];
     prefix = prefix << width | digit;
+    std::size_t same = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const float weight = weights[i];
+      left[same] = weight;
+      same += std::bit_cast<std::uint32_t>(weight) >> shift == prefix;
+    }
+    weights = left.data();
+    count = same;
   }
   const auto lowest = std::bit_cast<float>(prefix);
   const std::int64_t each = std::max<std::int64_t>(whole(lowest), 1);
@@ -103,12 +108,14 @@ std::size_t draw(const Kernels& kernels, const Weights& weights, double top_p, s
   // is rounded to float, perhaps up to the next weight.
   const std::int64_t tail = std::max<std::int64_t>((total - wanted) / static_cast<std::int64_t>(weights.count), 1);
   const std::size_t count = kernels.pick_at_least(weights.values, weights.count, static_cast<float>(tail), scratch.values.data(), scratch.ids.data());
-  const Nucleus nucleus = nucleus_of(scratch.values.data(), count, wanted, scratch.mass);
+  const Nucleus nucleus = nucleus_of(scratch.values.data(), count, wanted, scratch.mass, scratch.order);
   std::int64_t left = scaled(bits, nucleus.total), equal = nucleus.equal;
   for (std::size_t i = 0; i < count; ++i) {
     const float weight = scratch.values[i];
-    if (weight < nucleus.lowest || (weight == nucleus.lowest && equal-- <= 0)) continue;
-    left -= whole(weight);
+    const bool same = weight == nucleus.lowest;
+    // No branch: which weights are kept can't be foreseen.
+    left -= static_cast<std::int64_t>(weight > nucleus.lowest || (same && equal > 0)) * whole(weight);
+    equal -= same;
     if (left < 0) return static_cast<std::size_t>(scratch.ids[i]);
   }
   return static_cast<std::size_t>(scratch.ids[0]);  // never: what is left is below the nucleus's own sum

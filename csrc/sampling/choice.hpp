@@ -23,7 +23,7 @@ struct ChoiceScratch {
 
   std::vector<float> values;       // candidates: values and indices
   std::vector<std::int32_t> ids;
-  std::vector<float> order;        // to find the k-th highest in
+  std::vector<float> order;        // what is left of a search
   std::vector<std::int64_t> mass;  // of weights, by some of their bits
 };
 
