@@ -83,6 +83,14 @@ OCTAVO_INLINE void weigh_values(const std::uint16_t* const* strips, std::size_t 
   }
 }
 
+// With few rows attention is a pass over memory in pieces of two kilobytes, which the machine's own prefetching never gets into step with.
+constexpr int kPrefetchRows = 4;
+constexpr std::size_t kStripsAhead = 2;
+
+OCTAVO_INLINE void prefetch_strip(const std::uint16_t* strip, std::size_t words) {
+  for (std::size_t word = 0; word < words; word += 32) __builtin_prefetch(strip + word, 0, 3);
+}
+
 template <int Rows>
 static void attend_rows(const QueryTile& tile, const CacheShape& shape, const std::uint16_t* keys, const std::uint16_t* values,
                         const std::int32_t* blocks, std::size_t kv_head, std::size_t first, std::size_t last, std::size_t window,
@@ -96,12 +104,20 @@ static void attend_rows(const QueryTile& tile, const CacheShape& shape, const st
   for (int i = 0; i < kLanes; ++i) lane[i] = i;
   Floats highest[Rows];
   for (int r = 0; r < Rows; ++r) highest[r] = splat(-__builtin_inff());
+  std::size_t places[kPartition / kStrip];
   for (std::size_t strip = 0; strip < count; ++strip) {
     const std::size_t token = first + strip * kStrip;
     const auto block = static_cast<std::size_t>(blocks[token / shape.block_size]);
-    const std::size_t at =
-        block * shape.block_words() + kv_head * shape.head_words() + token % shape.block_size / kStrip * shape.strip_words();
-    value_strips[strip] = values + at;
+    places[strip] = block * shape.block_words() + kv_head * shape.head_words() + token % shape.block_size / kStrip * shape.strip_words();
+    value_strips[strip] = values + places[strip];
+  }
+  for (std::size_t strip = 0; strip < count; ++strip) {
+    const std::size_t token = first + strip * kStrip;
+    const std::size_t at = places[strip];
+    if constexpr (Rows <= kPrefetchRows) {
+      if (strip + kStripsAhead < count) prefetch_strip(keys + places[strip + kStripsAhead], shape.strip_words());
+      prefetch_strip(value_strips[strip], shape.strip_words());
+    }
     Floats part[Rows][kStripVectors];
     score_strip<Rows>(tile.query, tile.query_stride, width, keys + at, part);
     for (int r = 0; r < Rows; ++r) {

@@ -17,6 +17,7 @@
 #pragma GCC diagnostic ignored "-Wpsabi"
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 on its own AVX-512 headers (bug 105593)
+#pragma GCC diagnostic ignored "-Wuninitialized"        // likewise
 #endif
 
 namespace octavo {

@@ -26,7 +26,6 @@ static void quantize_row(const float* x, std::size_t inner, std::int8_t* values,
     // A group so small that its inverse would be infinite is zero, as is one that is not a number.
     const float inverse = most > 0x1p-120f && poison == 0.0f ? 127.0f / most : 0.0f;
     const Floats magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to the nearest whole number, ties to even
-    std::int32_t lanes[kGroup];
     Ints sum_of{};
 #pragma GCC unroll 8
     for (int v = 0; v < kGroupVectors; ++v) {
@@ -34,16 +33,13 @@ static void quantize_row(const float* x, std::size_t inner, std::int8_t* values,
       const Floats finite = (Floats)((Words)parts[v] & (poison == 0.0f ? 0xffffffffu : 0u));
       const Ints q = (Ints)(finite * inverse + magic) - (Ints)magic;
       sum_of += q;
-      store(lanes + v * kLanes, q);
+      store_bytes(values + group * kGroup + v * kLanes, q);
     }
-    std::int32_t totals[kLanes];
-    store(totals, sum_of);
-    std::int32_t sum = 0;
-    for (int lane = 0; lane < kLanes; ++lane) sum += totals[lane];
-    for (int i = 0; i < kGroup; ++i) values[group * kGroup + static_cast<std::size_t>(i)] = static_cast<std::int8_t>(lanes[i]);
+    // Whole numbers far below 2^24: exact as floats, in any order.
+    const float sum = sum_lanes(to_float(sum_of));
     scales[group] = scale;
-    sums[group] = scale * static_cast<float>(sum);
-    offsets[group] = -128 * sum;
+    sums[group] = scale * sum;
+    offsets[group] = -128 * static_cast<std::int32_t>(sum);
   }
 }
 

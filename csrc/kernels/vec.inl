@@ -46,6 +46,19 @@ OCTAVO_INLINE Floats fma(Floats a, Floats b, Floats c) {
 #endif
 }
 
+// Each lane as a byte; they must fit.
+OCTAVO_INLINE void store_bytes(std::int8_t* target, Ints x) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm512_cvtepi32_epi8((__m512i)x));
+#elif defined(__AVX2__)
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32((__m256i)x, (__m256i)x), 0x08);
+  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_castsi256_si128(words));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(target), bytes);
+#else
+  for (int lane = 0; lane < kLanes; ++lane) target[lane] = static_cast<std::int8_t>(x[lane]);
+#endif
+}
+
 OCTAVO_INLINE Floats to_float(Ints x) { return __builtin_convertvector(x, Floats); }
 
 // The larger of each lane; a NaN on either side gives the right side, `b`.
@@ -53,8 +66,26 @@ OCTAVO_INLINE Floats max(Floats a, Floats b) { return a > b ? a : b; }
 
 OCTAVO_INLINE Floats absolute(Floats x) { return (Floats)((Words)x & 0x7fffffffu); }
 
-// Sum over lanes in one fixed tree.
+// Folds lanes in one fixed tree: the upper half onto the lower, down to one.
+#if defined(__AVX2__)
+template <typename Fold>
+OCTAVO_INLINE float fold_lanes(Floats x, Fold&& fold) {
+#if defined(__AVX512F__)
+  const __m256 eight = fold(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1));
+#else
+  const __m256 eight = (__m256)x;
+#endif
+  const __m256 four = fold(eight, _mm256_permute2f128_ps(eight, eight, 1));
+  const __m256 two = fold(four, _mm256_permute_ps(four, 0x4e));
+  return _mm256_cvtss_f32(fold(two, _mm256_permute_ps(two, 0xb1)));
+}
+#endif
+
+// Sum over lanes.
 OCTAVO_INLINE float sum_lanes(Floats x) {
+#if defined(__AVX2__)
+  return fold_lanes(x, [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); });
+#else
   float lanes[kLanes];
   store(lanes, x);
 #pragma GCC unroll 4
@@ -63,9 +94,14 @@ OCTAVO_INLINE float sum_lanes(Floats x) {
     for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   }
   return lanes[0];
+#endif
 }
 
+// The largest lane; no NaN.
 OCTAVO_INLINE float max_lanes(Floats x) {
+#if defined(__AVX2__)
+  return fold_lanes(x, [](__m256 a, __m256 b) { return _mm256_max_ps(a, b); });
+#else
   float lanes[kLanes];
   store(lanes, x);
 #pragma GCC unroll 4
@@ -74,6 +110,7 @@ OCTAVO_INLINE float max_lanes(Floats x) {
     for (int lane = 0; lane < width; ++lane) lanes[lane] = lanes[lane] > lanes[lane + width] ? lanes[lane] : lanes[lane + width];
   }
   return lanes[0];
+#endif
 }
 
 OCTAVO_INLINE Floats half_to_float(const std::uint8_t* source) {
@@ -115,21 +152,23 @@ OCTAVO_INLINE std::uint16_t float_to_bf16(float x) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// 2^x to about one unit in the last place; 0 below 2^-126, so that a masked score of −infinity weighs exactly nothing. NaN stays NaN.
+// 2^x to less than a unit in the last place, exact at whole numbers; 0 below 2^-126, so that a masked score of −infinity weighs exactly
+// nothing, and infinity from 127.5 on. NaN stays NaN.
 OCTAVO_INLINE Floats exp2(Floats x) {
-  const Floats low = splat(-126.0f), high = splat(127.0f);
+  const Floats low = splat(-126.0f), high = splat(128.0f);  // the exponent of infinity
   Floats bounded = x < low ? low : x;
   bounded = bounded > high ? high : bounded;
   const Floats magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to a whole number, in the low bits
   const Floats shifted = bounded + magic;
   const Floats whole = shifted - magic;
   const Floats part = bounded - whole;
-  Floats y = splat(1.5403530393381610e-4f);
-  y = fma(y, part, splat(1.3333558146428443e-3f));
-  y = fma(y, part, splat(9.6181291076284772e-3f));
-  y = fma(y, part, splat(5.5504108664821580e-2f));
-  y = fma(y, part, splat(2.4022650695910071e-1f));
-  y = fma(y, part, splat(6.9314718055994531e-1f));
+  // Interpolates (2^x − 1) / x at Chebyshev's points of [−1/2, 1/2], to a part in 10^8.
+  Floats y = splat(1.5453162945592661e-4f);
+  y = fma(y, part, splat(1.3390863364648796e-3f));
+  y = fma(y, part, splat(9.6180825572762165e-3f));
+  y = fma(y, part, splat(5.5503571142191177e-2f));
+  y = fma(y, part, splat(2.4022650760568137e-1f));
+  y = fma(y, part, splat(6.9314718802622877e-1f));
   y = fma(y, part, splat(1.0f));
   const Floats power = (Floats)(((Ints)shifted - (Ints)magic + 127) << 23);
   const Floats result = y * power;

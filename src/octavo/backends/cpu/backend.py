@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from octavo.backends.base import WeightSource
 from octavo.backends.cpu.lowering import Lowering
@@ -23,8 +24,7 @@ class CpuBackend:
 
     def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None]) -> CpuProgram:
         """Packs the graph's weights, by all threads, and writes the fused operations. Raises ConfigError for an unknown OCTAVO_CPU_ISA."""
-        from octavo import _native
-
+        _native = import_module("octavo._native")
         try:
             native = _native.Program(graph.vocab_size, self._threads, [], self._isa)
         except ValueError as error:
