@@ -20,7 +20,7 @@ case $kind in
 module) dir=build/native; target=octavo_native; set -- -DOCTAVO_INPLACE=ON "$@" ;;
 test) dir=build/native; set -- -DOCTAVO_INPLACE=ON "$@" ;;
 asan) dir=build/asan; set -- -DOCTAVO_SANITIZE=address,undefined "$@" ;;
-tsan) dir=build/tsan; target=team_test; tests=team; set -- -DOCTAVO_SANITIZE=thread "$@" ;;
+tsan) dir=build/tsan; target="team_test program_test"; tests="team|program"; set -- -DOCTAVO_SANITIZE=thread "$@" ;;
 *) echo "usage: scripts/native.sh module|test|asan|tsan [CMake arguments]" >&2; exit 2 ;;
 esac
 
@@ -36,9 +36,9 @@ if [ ! -f "$dir/build.ninja" ] || [ "$(cat "$dir/.configured" 2>/dev/null)" != "
     echo "$wanted" >"$dir/.configured"
 fi
 if [ -n "${QUIET:-}" ]; then
-    cmake --build "$dir" --target "$target" >"$dir.log" 2>&1 || { cat "$dir.log" >&2; exit 1; }
+    cmake --build "$dir" --target $target >"$dir.log" 2>&1 || { cat "$dir.log" >&2; exit 1; }
 else
-    cmake --build "$dir" --target "$target"
+    cmake --build "$dir" --target $target
 fi
 exec 9>&-
 [ "$kind" = module ] || ctest --test-dir "$dir" -R "$tests" --output-on-failure --no-tests=error
