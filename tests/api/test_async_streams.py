@@ -10,6 +10,7 @@ from gathering import Gathered, gather
 from workload import greedy, prompts, request_bits, run, seeded
 
 from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.backends.select import has_native
 from octavo.protocol.errors import InvalidRequestError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -54,12 +55,12 @@ async def test_deltas_add_up(allm: AsyncLLM, llm: LLM, params: SamplingParams) -
     assert whole(single) == whole(expected)
 
 
-async def test_a_stream_comes_token_by_token(allm: AsyncLLM) -> None:
+async def test_a_stream_comes_while_it_runs(allm: AsyncLLM) -> None:
     sizes = []
-    async for output in allm.generate("The cat", SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), "r"):
+    async for output in allm.generate("The cat", SamplingParams(temperature=0, max_tokens=400, ignore_eos=True), "r"):
         sizes.append(len(output.outputs[0].token_ids))
-    assert sum(sizes) == 60
-    assert len(sizes) > 20
+    assert sum(sizes) == 400
+    assert len(sizes) > 4
 
 
 async def test_a_slow_consumer_gets_everything_in_larger_pieces(allm: AsyncLLM) -> None:
@@ -121,7 +122,8 @@ async def test_token_ids_and_special_tokens(allm: AsyncLLM) -> None:
 async def test_what_it_says_of_itself(allm: AsyncLLM, tiny_llama: Any) -> None:
     info = allm.info
     assert info.model == str(tiny_llama)
-    assert (info.vocab_size, info.max_model_len, info.block_size, info.backend) == (512, 512, 16, "reference")
+    assert (info.vocab_size, info.max_model_len, info.block_size) == (512, 512, 16)
+    assert info.backend == ("cpu" if has_native() else "reference")
     assert allm.is_alive
     assert allm.default_sampling == {}
     assert allm.render_chat([{"role": "user", "content": "x"}]) == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"

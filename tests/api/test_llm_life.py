@@ -235,7 +235,7 @@ def test_max_model_len_shortens_the_context(tiny_llama: Path) -> None:
 
 
 def test_it_says_on_standard_error_what_it_chose(tiny_llama: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    LLM(str(tiny_llama), kv_cache_memory_bytes=1 << 22).close()
+    LLM(str(tiny_llama), kv_cache_memory_bytes=1 << 22, backend="reference").close()
     out, err = capfd.readouterr()
     assert out == ""
     assert re.search(r"KV cache: 128 blocks of 16 tokens, .*4\.00 MiB.* requests of the full 512 tokens fit at once", err)

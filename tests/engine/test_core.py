@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from engines import config_for, request_for
 from safetensors.numpy import load_file, save_file
 
+from octavo.config.engine import BackendConfig
 from octavo.engine import core as core_module
 from octavo.engine.core import EngineCore, build_core
 from octavo.executors.in_process import InProcessExecutor
@@ -61,7 +63,8 @@ def drain(core: EngineCore) -> dict[str, list[int]]:
 def test_it_tells_what_it_chose(model: Path) -> None:
     lines: list[str] = []
     progress = Recorder()
-    core = build_core(config_for(model, kv_cache_memory=1 << 20), progress, lines.append)
+    config = replace(config_for(model, kv_cache_memory=1 << 20), backend=BackendConfig("reference"))
+    core = build_core(config, progress, lines.append)
     info = core.info
     per_block = 2 * 2 * 4 * 32 * 4 * 16  # layers, keys and values, heads, head_dim, float32, tokens
     assert info.num_blocks == (1 << 20) // per_block

@@ -43,6 +43,11 @@ class Program(Protocol):
         """Bytes that the packed weights take."""
         ...
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of how the model runs: weights that were rounded, a slower backend than asked for."""
+        ...
+
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes of keys and values of one block, all layers together."""
         ...

@@ -26,6 +26,16 @@ def select_backend(config: BackendConfig) -> Backend:
     return ReferenceBackend(config.threads)
 
 
+def backend_notes(config: BackendConfig) -> list[str]:
+    """What the user should know of the choice."""
+    if config.backend == "auto" and not has_native():
+        return [
+            "backend: this installation has no native code, so the reference backend runs, slowly; install a C++ compiler "
+            "(apt install g++) and Octavo again"
+        ]
+    return []
+
+
 def has_native() -> bool:
     """Whether this installation brought the native module."""
     return find_spec("octavo._native") is not None

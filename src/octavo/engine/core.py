@@ -84,6 +84,8 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
     except BaseException:
         executor.close()
         raise
+    for note in model.notes:
+        say(note)
     say(f"{pool.explanation}; ready in {time.monotonic() - started:.1f} s on the {model.backend} backend")
     scheduler = Scheduler(
         config.scheduler,

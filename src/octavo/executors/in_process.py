@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.backends.base import Program
-from octavo.backends.select import select_backend
+from octavo.backends.select import backend_notes, select_backend
 from octavo.config.engine import EngineConfig
 from octavo.executors.executor import LoadedModel
 from octavo.loading.open import open_checkpoint
@@ -48,6 +48,7 @@ class InProcessExecutor:
             max_model_len=model.max_model_len,
             weights_bytes=program.weights_bytes,
             kv_bytes_per_block=program.kv_bytes_per_block(self._config.cache.block_size),
+            notes=(*backend_notes(self._config.backend), *program.notes),
         )
 
     def allocate(self, num_blocks: int) -> None:

@@ -32,6 +32,11 @@ class ReferenceProgram:
         self._block_size = 0
 
     @property
+    def notes(self) -> list[str]:
+        """Nothing: every weight is held as float32."""
+        return []
+
+    @property
     def weights_bytes(self) -> int:
         """Bytes of all weights; one that serves twice counts once."""
         return sum(weight.nbytes for weight in self._weights.values())
