@@ -1,6 +1,6 @@
 # The commands of this project. `make help` lists them. All use the virtual environment .venv, and none needs a terminal.
 .DEFAULT_GOAL := help
-.PHONY: help serve test setup setup-serve native native-test sanitize lint format types imports docs docs-check check wheel clean
+.PHONY: help serve test setup setup-serve native native-test test-aarch64 sanitize lint format types imports docs docs-check check wheel clean
 
 MODEL ?= smollm2
 PORT ?= 8000
@@ -10,7 +10,7 @@ BIN := .venv/bin
 PY := $(BIN)/python
 
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 serve: setup-serve ## Install Octavo, get the model and serve it (MODEL=smollm2 PORT=8000 ARGS="--max-num-seqs 8")
 	@exec $(PY) -m octavo serve $(MODEL) --port $(PORT) $(ARGS)
@@ -29,6 +29,9 @@ native: setup ## Build the C++ module again after a change (setup does so too)
 
 native-test: setup ## Build and run the C++ tests
 	@scripts/native.sh test
+
+test-aarch64: ## Build the C++ tests for 64-bit Arm and run them in an emulator (needs g++-aarch64-linux-gnu and qemu-user)
+	@scripts/aarch64.sh
 
 sanitize: setup ## C++ tests and the tests of the native backend with address, undefined-behaviour and thread sanitizers
 	@scripts/sanitize.sh
