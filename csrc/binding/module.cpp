@@ -32,7 +32,9 @@ using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::c
 using Logits = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
 using GivenLogits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Records = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Results = std::tuple<std::vector<std::int32_t>, std::vector<float>, std::vector<std::int32_t>, std::vector<std::int32_t>, std::vector<float>>;
+using Ids = std::vector<std::int32_t>;
+using Logprobs = std::vector<float>;
+using Results = std::tuple<Ids, Logprobs, Ids, Ids, Logprobs>;
 
 const Kernels& kernels_for(Isa isa) {
   switch (isa) {
@@ -119,7 +121,8 @@ class BoundProgram {
 
   Results sample(const GivenLogits& logits, const Records& records, const Integers& ids, const Integers& counts) {
     const SamplingInputs sampling = sampling_of(records, ids, counts);
-    require(logits.shape(0) == sampling.rows.size() && logits.shape(1) == program_.vocabulary(), "the logits have another shape than the rows");
+    const bool fits = logits.shape(0) == sampling.rows.size() && logits.shape(1) == program_.vocabulary();
+    require(fits, "the logits have another shape than the rows");
     const SamplingResults* results = nullptr;
     {
       nb::gil_scoped_release release;

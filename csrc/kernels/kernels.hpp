@@ -93,9 +93,10 @@ struct Kernels {
   // run begun.
   float (*scan_row)(const float* x, std::size_t count, float* maxima);
 
-  // weights = round(e^((x − top) / temperature) · scale), whole numbers, 0 where the power is below min_p; `top` is the highest of x, and none
-  // is NaN. sums[r] is that of run r, and the result is that of all. `weights` has room for whole runs; what lies beyond `count` becomes 0.
-  double (*weigh_row)(const float* x, std::size_t count, float top, float temperature, float min_p, float scale, float* weights, double* sums);
+  // weights = round(e^((x − top) / temperature) · scale), whole numbers, 0 where the power is below min_p; `top` is the highest of x, and
+  // none is NaN. sums[r] is that of run r, and the result is that of all. `weights` has room for whole runs; what lies beyond `count` becomes 0.
+  double (*weigh_row)(const float* x, std::size_t count, float top, float temperature, float min_p, float scale, float* weights,
+                      double* sums);
 
   // The sum of e^(x − top), float32 powers added in float64 in one fixed order; `top` is the highest of x.
   double (*exp_sum)(const float* x, std::size_t count, float top);

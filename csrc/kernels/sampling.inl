@@ -1,7 +1,7 @@
 // What sampling needs of one row of logits. A row is worked on in runs of 256, and its end as a run filled up with what counts for nothing.
 
-// e^x for x of at most 0, to about one unit in the last place, after Cephes (Moshier 1992); e^0 is exactly 1, and 0 below the smallest normal
-// number. ln 2 is taken away in two parts, of which the first has few enough bits for an exact product also where nothing fuses.
+// e^x for x of at most 0, to about one unit in the last place, after Cephes (Moshier 1992); e^0 is exactly 1, and 0 below the smallest
+// normal number. ln 2 is taken away in two parts, of which the first has few enough bits for an exact product also where nothing fuses.
 OCTAVO_INLINE Floats exp_negative(Floats x) {
   const Floats low = splat(-87.0f);
   const Floats bounded = x < low ? low : x;
@@ -93,7 +93,8 @@ static float scan_row(const float* x, std::size_t count, float* maxima) {
   return sum_ints(bad) != 0 ? __builtin_nanf("") : max_lanes(most);
 }
 
-static double weigh_row(const float* x, std::size_t count, float top, float temperature, float min_p, float scale, float* weights, double* sums) {
+static double weigh_row(const float* x, std::size_t count, float top, float temperature, float min_p, float scale, float* weights,
+                        double* sums) {
   float space[kSampleRun];
   const Floats whole = splat(8388608.0f);  // 2^23: adding it to less rounds to a whole number, and what is not less is one
   double total = 0.0;

@@ -30,7 +30,8 @@ struct Nucleus {
 
 // The fewest highest of `count` weights that together hold `wanted`, which they do. Goes down the bits of floats, which are in the order of
 // the floats, ten or eleven at a time: O(count) whatever the weights. `left` takes those that share the bits so far.
-Nucleus nucleus_of(const float* weights, std::size_t count, std::int64_t wanted, std::vector<std::int64_t>& mass, std::vector<float>& left) {
+Nucleus nucleus_of(const float* weights, std::size_t count, std::int64_t wanted, std::vector<std::int64_t>& mass,
+                   std::vector<float>& left) {
   std::uint32_t prefix = 0;
   std::int64_t above = 0;
   constexpr struct {
@@ -60,7 +61,8 @@ Nucleus nucleus_of(const float* weights, std::size_t count, std::int64_t wanted,
 
 }  // namespace
 
-ChoiceScratch::ChoiceScratch(std::size_t size) : values(size + 16), ids(size + 16), order(sample_runs(size) * kSampleRun), mass(kMassBins) {}
+ChoiceScratch::ChoiceScratch(std::size_t size)
+    : values(size + 16), ids(size + 16), order(sample_runs(size) * kSampleRun), mass(kMassBins) {}
 
 std::size_t first_equal(const float* values, std::size_t count, const float* maxima, float top) {
   const std::size_t sets = sample_sets(count);
@@ -69,7 +71,8 @@ std::size_t first_equal(const float* values, std::size_t count, const float* max
   return static_cast<std::size_t>(std::find(run, values + count, top) - values);
 }
 
-std::size_t highest(const Kernels& kernels, const float* values, std::size_t count, const float* maxima, std::size_t k, ChoiceScratch& scratch) {
+std::size_t highest(const Kernels& kernels, const float* values, std::size_t count, const float* maxima, std::size_t k,
+                    ChoiceScratch& scratch) {
   std::vector<std::int32_t>& ids = scratch.ids;
   if (k >= count) {
     std::iota(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count), 0);
@@ -104,10 +107,11 @@ std::size_t draw(const Kernels& kernels, const Weights& weights, double top_p, s
     return index;
   }
   const std::int64_t wanted = std::max<std::int64_t>(static_cast<std::int64_t>(std::ceil(top_p * weights.total)), 1);
-  // Weights up to `tail` sum to at most what may be left out, so the nucleus ends among those above it. The comparison is with ≥ because `tail`
-  // is rounded to float, perhaps up to the next weight.
+  // Weights up to `tail` sum to at most what may be left out, so the nucleus ends among those above it. The comparison is with ≥
+  // because `tail` is rounded to float, perhaps up to the next weight.
   const std::int64_t tail = std::max<std::int64_t>((total - wanted) / static_cast<std::int64_t>(weights.count), 1);
-  const std::size_t count = kernels.pick_at_least(weights.values, weights.count, static_cast<float>(tail), scratch.values.data(), scratch.ids.data());
+  const std::size_t count =
+      kernels.pick_at_least(weights.values, weights.count, static_cast<float>(tail), scratch.values.data(), scratch.ids.data());
   const Nucleus nucleus = nucleus_of(scratch.values.data(), count, wanted, scratch.mass, scratch.order);
   std::int64_t left = scaled(bits, nucleus.total), equal = nucleus.equal;
   for (std::size_t i = 0; i < count; ++i) {

@@ -32,7 +32,8 @@ std::size_t first_equal(const float* values, std::size_t count, const float* max
 
 // The indices of the k highest values, in no order; the lower index first where they are equal. No NaN. `maxima` is what `scan_row` gave.
 // The result lies in `scratch.ids` and stays until its next use; there are min(k, count).
-std::size_t highest(const Kernels& kernels, const float* values, std::size_t count, const float* maxima, std::size_t k, ChoiceScratch& scratch);
+std::size_t highest(const Kernels& kernels, const float* values, std::size_t count, const float* maxima, std::size_t k,
+                    ChoiceScratch& scratch);
 
 // A row's weights: `sums` of runs and `total` as `weigh_row` gives them.
 struct Weights {

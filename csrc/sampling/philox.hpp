@@ -1,5 +1,5 @@
-// A counter-based random generator, Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011); the
-// same numbers as octavo.worker.philox gives.
+// A counter-based random generator, Philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011);
+// the same numbers as octavo.worker.philox gives.
 #pragma once
 
 #include <cstdint>

@@ -95,7 +95,8 @@ std::int32_t Sampler::sample_row(const SamplingInputs& inputs, std::size_t index
     if (top == -kInfinity) return code(NoToken::kMasked);
     if (!std::isfinite(top)) return code(NoToken::kOverflow);
   }
-  const std::size_t token = row.temperature == 0.0f ? first_equal(values, vocabulary_, maxima, top) : choose(row, values, maxima, top, scratch);
+  const bool greedy = row.temperature == 0.0f;
+  const std::size_t token = greedy ? first_equal(values, vocabulary_, maxima, top) : choose(row, values, maxima, top, scratch);
   if (row.logprobs >= 0) add_logprobs(row, places_[index], raw, raw_top, token, scratch);
   return static_cast<std::int32_t>(token);
 }
@@ -120,8 +121,9 @@ void Sampler::change(const SamplingInputs& inputs, std::size_t index, float* val
 std::size_t Sampler::choose(const SamplingRow& row, const float* values, const float* maxima, float top, Scratch& scratch) const {
   const std::uint64_t bits = random_bits(row.seed, static_cast<std::uint64_t>(row.position));
   const auto drawn = [&](const float* from, std::size_t count) {
-    const double total = kernels_.weigh_row(from, count, top, row.temperature, row.min_p, scale_, scratch.weights.data(), scratch.sums.data());
-    return draw(kernels_, {scratch.weights.data(), count, scratch.sums.data(), total}, row.top_p, bits, scratch.choice);
+    float* weights = scratch.weights.data();
+    const double total = kernels_.weigh_row(from, count, top, row.temperature, row.min_p, scale_, weights, scratch.sums.data());
+    return draw(kernels_, {weights, count, scratch.sums.data(), total}, row.top_p, bits, scratch.choice);
   };
   const auto k = static_cast<std::size_t>(row.top_k);
   if (k == 0 || k >= vocabulary_) return drawn(values, vocabulary_);

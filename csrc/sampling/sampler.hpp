@@ -1,5 +1,5 @@
-// Logits in, tokens out, by a team of threads: every thread takes whole rows. octavo.worker.sampler defines what is chosen, and gives the same
-// token for the same exponentials; those may differ from numpy's in the last place.
+// Logits in, tokens out, by a team of threads: every thread takes whole rows. octavo.worker.sampler defines what is chosen, and gives
+// the same token for the same exponentials; those may differ from numpy's in the last place.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,8 @@ struct SamplingInputs {
 // Why a row has no token; in a token's place.
 enum class NoToken : std::int32_t { kNan = -1, kInfinity = -2, kNothing = -3, kMasked = -4, kOverflow = -5 };
 
-// One token for each row, and for each row that wants logprobs: its token's, the token's rank, and those of the most likely, in falling order.
+// One token for each row, and for each row that wants logprobs: its token's, the token's rank, and those of the most likely, in
+// falling order.
 struct SamplingResults {
   std::vector<std::int32_t> token_ids;
   std::vector<float> logprobs;
