@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
+from octavo.text.messages import ROLES, check_role
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_FIELDS = {
     "name": ROLES,
     "tool_call_id": ("tool",),
@@ -46,12 +46,7 @@ def check_template_kwargs(kwargs: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _message(message: dict[str, Any], path: str) -> dict[str, Any]:
-    role = message.get("role")
-    if role is None:
-        raise InvalidRequestError(f"{path}.role: is required.", param=f"{path}.role")
-    if role not in ROLES:
-        shown = repr(role) if isinstance(role, str) else "another kind of value"
-        raise InvalidRequestError(f"{path}.role: must be one of {', '.join(ROLES)}, not {shown:.60}.", param=f"{path}.role")
+    role = check_role(message.get("role"), f"{path}.role")
     result: dict[str, Any] = {"role": role}
     tool_calls = _tool_calls(message.get("tool_calls"), role, f"{path}.tool_calls")
     for name, value in message.items():

@@ -8,6 +8,18 @@ from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def check_role(role: Any, where: str) -> str:
+    """`role` if it is one that a message may have. Raises InvalidRequestError that names `where`, the place of the message's role."""
+    if role is None:
+        raise InvalidRequestError(f"{where}: is required.", param=where)
+    if role not in ROLES:
+        shown = repr(role) if isinstance(role, str) else "another kind of value"
+        raise InvalidRequestError(f"{where}: must be one of {', '.join(ROLES)}, not {shown:.60}.", param=where)
+    return str(role)
+
 
 def normalize_messages(messages: Sequence[Mapping[str, Any]], *, wants_parts: bool, wants_strings: bool) -> list[dict[str, Any]]:
     """Copies of `messages` for a template that loops over content (`wants_parts`), reads it as text (`wants_strings`), or either.
@@ -26,9 +38,7 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]], *, wants_parts: bo
 def _normalize(message: Mapping[str, Any], where: str, wants_parts: bool, wants_strings: bool) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise InvalidRequestError(f"{where} must be an object", param=where)
-    role = message.get("role")
-    if not isinstance(role, str) or not role:
-        raise InvalidRequestError(f"{where} has no role", param=f"{where}.role")
+    role = check_role(message.get("role"), f"{where}.role")
     result = dict(message)
     result["content"] = _content(message, where, role, wants_parts, wants_strings)
     if message.get("tool_calls"):
