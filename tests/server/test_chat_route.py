@@ -189,3 +189,10 @@ async def test_role_of_answers_can_be_set(connect) -> None:
 )
 async def test_fields_that_ask_for_nothing_are_accepted(client: httpx.AsyncClient, fields: dict[str, object]) -> None:
     await chat(client, **fields)
+
+
+@pytest.mark.parametrize("value", [True, False, None])
+async def test_obfuscation_changes_no_text(client: httpx.AsyncClient, value: bool | None) -> None:
+    chunks = await stream(client, stream_options={"include_obfuscation": value})
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == REPLY
+    assert all(set(chunk["choices"][0]) <= {"index", "delta", "logprobs", "finish_reason", "stop_reason"} for chunk in chunks)

@@ -60,7 +60,7 @@ async def next_request_works(client: httpx.AsyncClient):
         ({"stream": True, "stream_options": {"includ": True}}, "stream_options.includ", []),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage", []),
         ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats", []),
-        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", ["not supported"]),
+        ({"stream": True, "stream_options": {"include_obfuscation": 1}}, "stream_options.include_obfuscation", ["true or false"]),
         ({"user": 1}, "user", []),
         ({"metadata": {"a": 1}}, "metadata", ["each value"]),
         ({"service_tier": "gold"}, "service_tier", ["gold"]),

@@ -50,9 +50,6 @@ def streams(request: Generation) -> bool:
         return bool(request.stream)
     if not request.stream:
         raise InvalidRequestError("stream_options: may be given only when stream is true.", param="stream_options")
-    if options.include_obfuscation:
-        path = "stream_options.include_obfuscation"
-        raise InvalidRequestError(f"{path} is not supported by this version of Octavo.", param=path)
     if options.continuous_usage_stats and not options.include_usage:
         path = "stream_options.continuous_usage_stats"
         raise InvalidRequestError(f"{path}: needs include_usage.", param=path)
