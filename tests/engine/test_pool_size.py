@@ -39,6 +39,13 @@ def test_a_share_of_memory_beside_the_weights() -> None:
     )
 
 
+@pytest.mark.parametrize(("share", "blocks"), [(0.25, 2048), (0.375, 4096), (0.75, 10240), (1.0, 14336)])
+def test_the_share_decides(share: float, blocks: int) -> None:
+    pool = size(total=16 * GIB, seats=1000, gpu_memory_utilization=share)
+    assert pool.num_blocks == blocks  # the share of 16 GiB less 2 GiB of weights
+    assert f"(gpu_memory_utilization {share:g} of 16.00 GiB, weights 2.00 GiB)" in pool.explanation
+
+
 def test_no_more_than_is_available() -> None:
     pool = size(total=8 * GIB, available=100 * MIB, gpu_memory_utilization=0.9)
     assert pool.num_blocks == 100

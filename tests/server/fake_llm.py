@@ -22,9 +22,11 @@ REPLY = "Hello wörld 🙂, this is a reply."
 class ByteTokenizer:
     vocab_size = VOCAB_SIZE
     chat_template: str | None = None
+    # What it puts before a text, where a test wants it to.
+    start: int | None = None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return list(text.encode())
+        return [self.start] * (add_special_tokens and self.start is not None) + list(text.encode())
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         return b"".join(b"" if skip_special_tokens and i == EOS else self.token_bytes(i) for i in ids).decode("utf-8", "replace")
