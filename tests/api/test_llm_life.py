@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from processes import children
 
@@ -192,14 +193,50 @@ def test_with_closes_even_after_an_error(tiny_llama: Path) -> None:
         ("kv_cache_memory_bytes", 0),
         ("backend", "abacus"),
         ("threads", -1),
+        ("disable_log_stats", False),
+        ("enable_lora", 0),
+        ("tensor_parallel_size", True),
+        ("swap_space", [0]),
+        ("max_model_len", "256"),
+        ("gpu_memory_utilization", "0.5"),
+        ("block_size", "16"),
+        ("block_size", 16.0),
+        ("threads", "x"),
+        ("kv_cache_memory_bytes", "much"),
+        ("kv_cache_memory_bytes", 2.5),
+        ("max_num_seqs", 1.5),
+        ("max_num_seqs", True),
+        ("num_gpu_blocks_override", 2.5),
+        ("chat_template", 5),
+        ("seed", "a"),
+        ("download_dir", 5),
+        ("revision", 5),
+        ("generation_config", 5),
+        ("backend", 5),
+        ("quiet", 5),
     ],
 )
 def test_arguments_that_cannot_hold(tiny_llama: Path, name: str, value: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        LLM(str(tiny_llama), quiet=True, **{name: value})
+        LLM(str(tiny_llama), **{"quiet": True, name: value})
     assert caught.value.param == name
     assert caught.value.message.startswith(f"{name}: ")
     assert str(value) in caught.value.message
+
+
+@pytest.mark.parametrize("model", [5, None, b"smollm2", ["smollm2"], ""])
+def test_models_that_are_no_names(model: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^model: "):
+        LLM(model, quiet=True)
+
+
+def test_paths_sizes_and_numpy_numbers(tiny_llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain.jinja").write_text("{{ messages[0]['content'] }}")
+    options = {"max_model_len": np.int64(64), "block_size": np.int32(16), "seed": np.int64(3), "kv_cache_memory_bytes": "1MiB"}
+    with LLM(tiny_llama, quiet=True, backend="reference", chat_template=tmp_path / "plain.jinja", **options) as llm:
+        assert (llm._core.info.num_blocks, llm._core.info.max_model_len) == (32, 64)
+        assert llm._core.info.model == str(tiny_llama)
+        assert llm.chat([{"role": "user", "content": "Hello"}], GREEDY, use_tqdm=False)[0].prompt == "Hello"
 
 
 def test_a_context_longer_than_the_models(tiny_llama: Path) -> None:

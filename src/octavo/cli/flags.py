@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from octavo.cli.sizes import parse_size
 from octavo.config.engine import BACKENDS, BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.utils.sizes import parse_size
 
 MODEL, CACHE, SCHEDULER, BACKEND, ENGINE = ModelConfig(), CacheConfig(), SchedulerConfig(), BackendConfig(), EngineConfig()  # the defaults
 

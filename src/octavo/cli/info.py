@@ -10,8 +10,8 @@ from pathlib import Path
 
 from octavo._version import __version__
 from octavo.cli.run import command
-from octavo.cli.sizes import format_size
 from octavo.utils.machine import available_memory, total_memory, usable_cores
+from octavo.utils.sizes import format_size
 
 _PACKAGES = (
     "numpy",

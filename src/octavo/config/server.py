@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from octavo.config.engine import require
+from octavo.config.values import settle, shown
 
 API_KEY_VARIABLE = "OCTAVO_API_KEY"
 # What the engine gives at most.
@@ -40,14 +41,13 @@ class ServerOptions:
     shutdown_timeout: float = 30.0
 
     def __post_init__(self) -> None:
+        settle(self, paths=("chat_template",), sizes=("max_body_bytes",))
         for name in ("api_key", "served_model_name", "allowed_origins"):
-            values = tuple(getattr(self, name))
-            require(all(values), name, "holds an empty name" if name != "api_key" else "holds an empty key")
-            object.__setattr__(self, name, values)
+            require(all(getattr(self, name)), name, "holds an empty name" if name != "api_key" else "holds an empty key")
         require(bool(self.host), "host", "is empty")
-        require(0 <= self.port <= 65535, "port", f"must be from 0 to 65535, not {self.port}")
-        require(self.max_body_bytes >= 1, "max_body_bytes", f"must be at least 1, not {self.max_body_bytes}")
-        require(0 <= self.max_logprobs <= MAX_LOGPROBS, "max_logprobs", f"must be from 0 to {MAX_LOGPROBS}, not {self.max_logprobs}")
+        require(0 <= self.port <= 65535, "port", f"must be from 0 to 65535, not {shown(self.port)}")
+        require(self.max_body_bytes >= 1, "max_body_bytes", f"must be at least 1, not {shown(self.max_body_bytes)}")
+        require(0 <= self.max_logprobs <= MAX_LOGPROBS, "max_logprobs", f"must be from 0 to {MAX_LOGPROBS}, not {shown(self.max_logprobs)}")
         require(bool(self.response_role), "response_role", "is empty")
         require(self.shutdown_timeout >= 0, "shutdown_timeout", f"must be at least 0 seconds, not {self.shutdown_timeout}")
         level = self.uvicorn_log_level

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.cli.sizes import format_size, parse_size
+from octavo.utils.sizes import format_size, parse_size
 
 
 @pytest.mark.parametrize(
