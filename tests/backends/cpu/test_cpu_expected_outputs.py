@@ -38,7 +38,7 @@ class Tolerance:
 BF16 = Tolerance(gap=0.15, mean=0.06, most=0.25)
 INT8 = Tolerance(gap=0.25, mean=0.15, most=0.5)
 # llama.cpp on the same file, with 8-bit activations as well, has 567 of 576 tokens equal and differs at gaps of up to 0.63.
-DEFAULT_MODEL = Tolerance(gap=0.65, mean=0.15, most=1.0)
+DEFAULT_MODEL = Tolerance(gap=0.65, mean=0.15, most=2.0)
 MODELS = {
     "tiny-llama": ("tiny-llama", "expected.json", BF16),
     "tiny-llama3-rope": ("tiny-llama3-rope", "expected.json", BF16),
