@@ -1,11 +1,19 @@
 """Pages written from the code are current, and every page's links lead somewhere."""
 
+import contextlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from octavo.loading.gguf_header import TENSOR_KINDS
+from octavo.protocol.errors import UnsupportedModelError
+from octavo.quantization.decode import decode
+from octavo.quantization.kinds import KINDS
+from octavo.quantization.tensor import CheckpointTensor
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
@@ -41,6 +49,20 @@ def test_the_readme_opens_with_the_two_commands():
     first_block = (ROOT / "README.md").read_text().split("```")[1]
     assert re.search(r"^make serve\b", first_block, flags=re.MULTILINE)
     assert re.search(r"^make test\b", first_block, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])
+def test_the_gguf_types_that_are_listed_are_those_that_load(page: str):
+    listed = re.search(r"F64, F32, [A-Z0-9_,\s]+?(?: or |,\s)NVFP4", (ROOT / page).read_text())
+    assert listed is not None
+    load = set()
+    for kind in TENSOR_KINDS.values():
+        storage = KINDS[kind]
+        data = np.zeros((1, storage.bytes_per_block), np.uint8)
+        with contextlib.suppress(UnsupportedModelError):
+            decode(CheckpointTensor("w", kind, (1, storage.values_per_block), data))
+            load.add(kind)
+    assert set(re.findall(r"[A-Z0-9_]{3,}", listed[0])) == load
 
 
 def test_every_make_target_that_a_page_names_exists():
