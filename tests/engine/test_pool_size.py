@@ -100,6 +100,14 @@ def test_no_room_beside_the_weights() -> None:
     assert size(total=4 * GIB + 2 * MIB, gpu_memory_utilization=0.5).num_blocks == 1
 
 
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [(1, "1 bytes"), (101, "101 bytes"), (102, "0.10 KiB"), (1024, "1.00 KiB"), (50 << 10, "50.00 KiB"), (110_000, "0.10 MiB")],
+)
+def test_amounts_are_told_in_a_unit_that_fits(budget: int, words: str) -> None:
+    assert f"(kv_cache_memory {words}); a block of 16 tokens takes 1,048,576 bytes" in refused(kv_cache_memory=budget).message
+
+
 def test_a_budget_below_one_block() -> None:
     error = refused(kv_cache_memory=MIB - 1)
     assert error.message.startswith("kv_cache_memory: no memory is left for the KV cache (kv_cache_memory 1.00 MiB); a block of 16 tokens")

@@ -35,24 +35,24 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
         blocks, why = config.cache.num_blocks_override, "as num_blocks_override says"
         if blocks * model.kv_bytes_per_block > available_memory:
             raise ConfigError(
-                f"num_blocks_override: {blocks:,} blocks take {_gib(blocks * model.kv_bytes_per_block)}, but only "
-                f"{_gib(available_memory)} of memory is available",
+                f"num_blocks_override: {blocks:,} blocks take {_amount(blocks * model.kv_bytes_per_block)}, but only "
+                f"{_amount(available_memory)} of memory is available",
                 param="num_blocks_override",
             )
     elif config.cache.kv_cache_memory is not None:
         budget = config.cache.kv_cache_memory
         if budget > available_memory:
             raise ConfigError(
-                f"kv_cache_memory: {_gib(budget)} was asked for, but only {_gib(available_memory)} of memory is available",
+                f"kv_cache_memory: {_amount(budget)} was asked for, but only {_amount(available_memory)} of memory is available",
                 param="kv_cache_memory",
             )
-        blocks, why = budget // model.kv_bytes_per_block, f"kv_cache_memory {_gib(budget)}"
+        blocks, why = budget // model.kv_bytes_per_block, f"kv_cache_memory {_amount(budget)}"
     else:
         share = config.cache.gpu_memory_utilization
         left = int(share * total_memory) - model.weights_bytes
         blocks = min(left, available_memory) // model.kv_bytes_per_block
-        bound = f"available memory {_gib(available_memory)}" if available_memory < left else f"weights {_gib(model.weights_bytes)}"
-        why = f"gpu_memory_utilization {share:g} of {_gib(total_memory)}, {bound}"
+        bound = f"available memory {_amount(available_memory)}" if available_memory < left else f"weights {_amount(model.weights_bytes)}"
+        why = f"gpu_memory_utilization {share:g} of {_amount(total_memory)}, {bound}"
     if config.cache.num_blocks_override is None and blocks > most:
         blocks, why = most, f"all that max_num_seqs {config.scheduler.max_num_seqs} can use"
     if blocks < 1:
@@ -70,11 +70,15 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
         )
     shortened = f" (lowered from the model's {wanted} to what fits)" if longest < wanted else ""
     explanation = (
-        f"KV cache: {blocks:,} blocks of {size} tokens, {_gib(blocks * model.kv_bytes_per_block)} ({why}); "
+        f"KV cache: {blocks:,} blocks of {size} tokens, {_amount(blocks * model.kv_bytes_per_block)} ({why}); "
         f"{blocks / -(-longest // size):.1f} requests of the full {longest} tokens{shortened} fit at once"
     )
     return PoolSize(blocks, longest, explanation)
 
 
-def _gib(size: int) -> str:
-    return f"{size / GIB:.2f} GiB" if size >= GIB // 10 else f"{size / (1 << 20):.2f} MiB"
+def _amount(size: int) -> str:
+    """Bytes in a unit in which two decimals say something."""
+    for name, unit in (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= unit // 10:
+            return f"{size / unit:.2f} {name}"
+    return f"{size} bytes"
