@@ -125,6 +125,17 @@ def test_min_tokens_forbids_stop_tokens_for_a_while(llm: LLM) -> None:
     assert len(sample.token_ids) >= 5
 
 
+def test_min_tokens_must_leave_a_token(llm: LLM) -> None:
+    """The model's own end token (2) is forbidden too, so the others alone are one too few to choose from."""
+    every = list(range(512))
+    for stops in (every, [token for token in every if token != 2]):
+        with pytest.raises(InvalidRequestError, match="min_tokens leaves no token to choose") as caught:
+            end(llm, stop_token_ids=stops, min_tokens=1)
+        assert caught.value.param == "min_tokens"
+        assert len(end(llm, stop_token_ids=stops).token_ids) == 1
+    assert end(llm, stop_token_ids=every[:LOW] + every[LOW + 1 :], min_tokens=3).token_ids[:3] == [LOW] * 3
+
+
 def test_min_tokens_lets_stop_strings_pass_for_a_while(llm: LLM) -> None:
     assert end(llm, stop="low", min_tokens=5).text.startswith("mand:low")
     assert how(end(llm, stop="low", min_tokens=2)) == ("mand:", "stop", "low")

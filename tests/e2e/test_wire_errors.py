@@ -68,6 +68,7 @@ FIELDS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"stop": 7}, "stop", []),
     ({"stop_token_ids": [512]}, "stop_token_ids", ["512"]),
     ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", ["9", "8"]),
+    ({"min_tokens": 1, "stop_token_ids": list(range(512))}, "min_tokens", ["no token to choose"]),
     ({"temperature": "hot"}, "temperature", ["a number", "hot"]),
     ({"temperature": True}, "temperature", ["a number"]),
     ({"max_tokens": "10"}, "max_tokens", ["an integer"]),

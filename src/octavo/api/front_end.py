@@ -86,6 +86,7 @@ class FrontEnd:
         if not isinstance(sampling, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(sampling).__name__}", param="sampling_params")
         sampling.verify(self._vocab_size)
+        self._check_min_tokens(sampling)
         if isinstance(prompt, str):
             text, ids = prompt, self.tokenizer.encode(prompt, add_special_tokens)
         else:
@@ -95,6 +96,14 @@ class FrontEnd:
         return Generation(
             str(next(self._keys)), request_id, text, ids, sampling, self.eos_token_ids, seed % SEED_LIMIT, self.tokenizer, time.monotonic()
         )
+
+    def _check_min_tokens(self, sampling: SamplingParams) -> None:
+        """Until min_tokens is reached no end token may be chosen, so some other token must be left."""
+        forbidden = (*self.eos_token_ids, *(sampling.stop_token_ids or ()))
+        if sampling.min_tokens and len(forbidden) >= self._vocab_size and {*forbidden}.issuperset(range(self._vocab_size)):
+            raise InvalidRequestError(
+                "min_tokens leaves no token to choose: every token of the model would end the text", param="min_tokens"
+            )
 
 
 def is_token_id(value: object) -> bool:
