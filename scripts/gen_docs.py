@@ -5,14 +5,16 @@ docs/cli.md is read off the commands' own parameters, docs/api.md off the types 
 
 from __future__ import annotations
 
-import inspect
 import sys
-import typing
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
+
 from octavo.cli.app import app as commands
+from octavo.cli.declare import Flag, Positional
 from octavo.cli.refused import ALWAYS_ON, REFUSED
 from octavo.protocol.wire import EngineInfo
 from octavo.server.app import build_app
@@ -31,55 +33,32 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 # --- docs/cli.md ---------------------------------------------------------------------------------------------------------------------
 
 
-def parameters(function: Any) -> list[tuple[inspect.Parameter, Any, Any]]:
-    """(parameter, its type, its typer.Option or typer.Argument) of a command, in order."""
-    hints = typing.get_type_hints(function, include_extras=True)
-    found = []
-    for parameter in inspect.signature(function).parameters.values():
-        hint = hints[parameter.name]
-        if typing.get_origin(hint) is typing.Annotated:
-            kind, info = typing.get_args(hint)[:2]
-            found.append((parameter, kind, info))
-    return found
-
-
-def is_option(info: Any) -> bool:
-    """Whether it is a typer.Option rather than a typer.Argument."""
-    return type(info).__name__ == "OptionInfo"
-
-
-def flag_row(parameter: inspect.Parameter, info: Any) -> list[str]:
+def flag_row(flag: Flag) -> list[str]:
     """flag, value, default, meaning."""
-    # Inside Annotated, typer keeps the first declaration as the default.
-    decls = [*([info.default] if isinstance(info.default, str) else []), *(info.param_decls or ())]
-    if not decls:
-        decls.append("--" + parameter.name.replace("_", "-"))
-    flags = ", ".join(f"`{part}`" for decl in decls for part in decl.split("/"))
-    meaning, _, default = str(info.help).partition(" Default: ")
+    meaning, _, default = str(flag.help).partition(" Default: ")
     if default:
         default = default.removesuffix(".")
-    elif isinstance(parameter.default, bool):
-        default = "on" if parameter.default else "off"
-    elif parameter.default not in (None, ""):
-        default = f"`{parameter.default}`"
-    value = "" if isinstance(parameter.default, bool) else f"`{info.metavar}`"
-    return [flags, value, default, meaning]
+    elif isinstance(flag.fallback, bool):
+        default = "on" if flag.fallback else "off"
+    elif flag.fallback not in (None, ""):
+        default = f"`{flag.fallback}`"
+    value = "" if isinstance(flag.fallback, bool) else f"`{flag.metavar}`"
+    return [", ".join(f"`{name}`" for name in [*flag.opts, *flag.secondary_opts]), value, default, meaning]
 
 
-def command_section(function: Any, group: str = "") -> str:
+def command_section(command: click.Command, group: str = "") -> str:
     """One command, of a group of them or by itself: usage, what it does, its flags by topic."""
-    found = parameters(function)
-    arguments = [(p, info) for p, _, info in found if not is_option(info)]
-    usage = [info.metavar if p.default is inspect.Parameter.empty else f"[{info.metavar}]" for p, info in arguments]
+    arguments = [parameter for parameter in command.params if isinstance(parameter, Positional)]
     panels: dict[str, list[list[str]]] = {}
-    for parameter, _, info in found:
-        if is_option(info):
-            panels.setdefault(info.rich_help_panel or "Options", []).append(flag_row(parameter, info))
-    name = " ".join(filter(None, ("octavo", group, function.__name__)))
+    for parameter in command.params:
+        if isinstance(parameter, Flag):
+            panels.setdefault(parameter.panel, []).append(flag_row(parameter))
+    name = " ".join(filter(None, ("octavo", group, command.name)))
+    usage = [str(a.metavar) if a.required else f"[{a.metavar}]" for a in arguments]
     text = f"## `{name}`\n\n```\n{' '.join([name, *usage, *(['[OPTIONS]'] if panels else [])])}\n```\n\n"
-    text += inspect.cleandoc(function.__doc__ or "") + "\n\n"
+    text += f"{command.help}\n\n"
     if arguments:
-        text += table(["argument", "meaning"], [[f"`{info.metavar}`", str(info.help)] for _, info in arguments]) + "\n"
+        text += table(["argument", "meaning"], [[f"`{a.metavar}`", a.text] for a in arguments]) + "\n"
     for panel, rows in panels.items():
         text += f"**{panel}**\n\n" + table(["flag", "value", "default", "meaning"], rows) + "\n"
     return text
@@ -102,14 +81,15 @@ def refused_section() -> str:
 
 def cli_page() -> str:
     """docs/cli.md."""
-    sections = [command_section(command.callback) for command in commands.registered_commands]
-    for group in commands.registered_groups:
-        inner = group.typer_instance
-        assert inner is not None
-        sections += [command_section(command.callback, str(inner.info.name)) for command in inner.registered_commands]
+    sections = []
+    groups = [command for command in commands.commands.values() if isinstance(command, click.Group)]
+    sections += [command_section(command) for command in commands.commands.values() if command not in groups]
+    for group in groups:
+        sections += [command_section(command, str(group.name)) for command in group.commands.values()]
     return (
         f"{NOTICE}# Command line\n\n"
-        "Errors are one sentence on stderr. Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, "
+        "Errors are one sentence on stderr, and so is wrong usage (`octavo pull: Missing argument 'MODEL'.`). "
+        "Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, "
         "141 the reader of stdout went away.\n\n"
         "Sizes are written like `2GiB`, `512MiB`, `1.5GB` or in bytes: KiB, MiB, GiB, TiB (and K, M, G, T) are powers of 1024, "
         "KB, MB, GB, TB of 1000.\n\n" + "".join(sections) + refused_section()
@@ -143,7 +123,7 @@ def kind_of(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
 LIMITS = {"minimum": "≥", "maximum": "≤", "exclusiveMinimum": ">", "exclusiveMaximum": "<"}
 
 
-def fields_table(names: typing.Iterable[str], schema: dict[str, Any], schemas: dict[str, Any]) -> str:
+def fields_table(names: Iterable[str], schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     """The fields `names` of one request."""
     rows = []
     for name in names:
@@ -152,7 +132,7 @@ def fields_table(names: typing.Iterable[str], schema: dict[str, Any], schemas: d
     return table(["field", "value"], rows)
 
 
-def off_table(off_values: typing.Mapping[str, tuple[Any, ...]]) -> str:
+def off_table(off_values: Mapping[str, tuple[Any, ...]]) -> str:
     """Fields that are accepted only with a value that asks for nothing."""
     import json
 

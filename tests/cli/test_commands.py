@@ -56,9 +56,34 @@ def test_env_says_what_a_bug_report_needs():
     assert {"system", "processor", "memory", "numpy", "tokenizers"} <= lines.keys()
 
 
-@pytest.mark.parametrize("args", [[], ["no-such-command"], ["pull"], ["--no-such-flag"]])
-def test_wrong_usage_ends_with_2(args: list[str]):
-    assert run(*args).returncode == 2
+@pytest.mark.parametrize("args", [[], ["bench"]])
+def test_a_group_alone_shows_its_help_and_ends_with_2(args: list[str]):
+    done = run(*args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: octavo")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["no-such-command"], "octavo: No such command 'no-such-command'."),
+        (["--no-such-flag"], "octavo: No such option '--no-such-flag'."),
+        (["pull"], "octavo pull: Missing argument 'MODEL'."),
+        (["pull", "a", "b"], "octavo pull: Got unexpected extra argument (b)"),
+        (["serve", "--max-logprob", "3"], "octavo serve: No such option '--max-logprob'. Did you mean '--max-logprobs'?"),
+        (["serve", "--port", "x"], "octavo serve: Invalid value for '--port': 'x' is not a valid integer."),
+        (["serve", "--max-body-size", "x"], "octavo serve: Invalid value for '--max-body-size': 'x' is not a size; write it like 2GiB, "),
+        (["serve", "a", "--model", "b"], "octavo serve: Invalid value: two models are named: a and b"),
+        (["serve", "--tensor-parallel-size", "2"], "octavo serve: --tensor-parallel-size is not supported by this version of Octavo"),
+        (["chat", "-q"], "octavo: Option '-q' requires an argument."),
+        (["bench", "latency", "--num-iters", "0"], "octavo bench latency: Invalid value for '--num-iters': 0 is not in the range x>=1."),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_ends_with_2(args: list[str], message: str):
+    done = run(*args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.fixture

@@ -75,7 +75,9 @@ def test_a_terminal_gets_a_bar():
     shown.advance(1000)
     shown.finish()
     assert "Loading" in stream.getvalue()
-    assert "━" in stream.getvalue() or "\x1b[" in stream.getvalue()
+    assert "100%" in stream.getvalue()
+    assert "1.00k/1.00k" in stream.getvalue()
+    assert stream.getvalue().endswith("\n")
 
 
 def test_quiet_is_silent(capsys):

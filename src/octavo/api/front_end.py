@@ -101,9 +101,7 @@ class FrontEnd:
         """Until min_tokens is reached no end token may be chosen, so some other token must be left."""
         forbidden = (*self.eos_token_ids, *(sampling.stop_token_ids or ()))
         if sampling.min_tokens and len(forbidden) >= self._vocab_size and {*forbidden}.issuperset(range(self._vocab_size)):
-            raise InvalidRequestError(
-                "min_tokens leaves no token to choose: every token of the model would end the text", param="min_tokens"
-            )
+            raise InvalidRequestError("min_tokens leaves no token to choose: every one would end the text", param="min_tokens")
 
 
 def is_token_id(value: object) -> bool:

@@ -13,8 +13,6 @@ from typing import Any
 from octavo._version import __version__
 from octavo.protocol.errors import ConfigError
 
-NARROWEST = 132  # columns of a table that is written to a file or a pipe
-
 
 @dataclass(slots=True)
 class Table:
@@ -60,12 +58,9 @@ def publish(report: Report, json_target: str | None) -> None:
 
     Raises ConfigError for a file that can't be written.
     """
-    from rich.console import Console
-
     stream = sys.stderr if json_target == "-" else sys.stdout
-    console = Console(file=stream, highlight=False, width=None if stream.isatty() else NARROWEST)
     for table in report.tables:
-        _print(console, table)
+        print("\n".join(written(table)), end="\n\n", file=stream)
     if json_target == "-":
         print(report.json())
     elif json_target is not None:
@@ -85,19 +80,18 @@ def check_target(json_target: str | None) -> None:
             raise ConfigError(f"json_file: can't write {json_target}: {error.strerror or error}", param="json_file") from None
 
 
-def _print(console: Any, table: Table) -> None:
-    from rich import box
-    from rich.table import Table as RichTable
+def written(table: Table) -> list[str]:
+    """The lines of a table: title, heads, a rule, rows, note."""
+    cells = [table.heads, *table.rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(table.heads))]
 
-    drawn = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, head in enumerate(table.heads):
-        drawn.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
-    for row in table.rows:
-        drawn.add_row(*row)
-    console.print(drawn)
-    if table.note:
-        console.print(table.note, style="dim")
-        console.print()
+    def line(row: list[str]) -> str:
+        first, *others = zip(row, widths, strict=True)
+        return "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
+
+    rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
+    lines = [table.title, line(table.heads), rule, *map(line, table.rows)]
+    return [*lines, table.note] if table.note else lines
 
 
 def _plain(value: Any) -> Any:

@@ -3,52 +3,59 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Any
 
-import typer
+import click
 
 from octavo._version import __version__
 from octavo.cli.bench import bench
 from octavo.cli.chat import chat, complete
+from octavo.cli.declare import command_of
 from octavo.cli.info import env, version
 from octavo.cli.pull import pull
 from octavo.cli.refused import UsageError, without_refused
-from octavo.cli.run import USAGE
+from octavo.cli.run import INTERRUPTED, USAGE
 from octavo.cli.serve import serve
 
-app = typer.Typer(
-    name="octavo",
-    help="Serve large language models on any machine: paged KV cache, continuous batching, OpenAI API.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
-for _command in (serve, pull, chat, complete, env, version):
-    app.command()(_command)
-app.add_typer(bench)
 
-
-def _print_version(wanted: bool) -> None:
+def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: Any) -> None:
     if wanted:
         sys.stdout.write(f"octavo {__version__}\n")
-        raise typer.Exit
+        ctx.exit()
 
 
-@app.callback()
-def _octavo(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    pass
+app = click.Group(
+    "octavo",
+    help="Serve large language models on any machine: paged KV cache, continuous batching, OpenAI API.",
+    params=[
+        click.Option(
+            ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version and leave."
+        )
+    ],
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
+)
+for _command in (serve, pull, chat, complete, env, version):
+    app.add_command(command_of(_command))
+app.add_command(bench)
 
 
 def run(args: list[str]) -> None:
-    """Runs the command line `args` and exits with its code."""
+    """Runs the command line `args` and exits with its code. Wrong usage is one sentence on stderr, as any other error is."""
     try:
         if args[:1] == ["serve"]:
             args = ["serve", *without_refused(args[1:])]
+        code = app.main(args, prog_name="octavo", standalone_mode=False)
     except UsageError as error:
         print(f"octavo serve: {error}", file=sys.stderr)
-        sys.exit(USAGE)
-    app(args=args, prog_name="octavo")
+        code = USAGE
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = USAGE
+    except click.ClickException as error:
+        where = getattr(error, "ctx", None)
+        print(f"{where.command_path if where else 'octavo'}: {' '.join(error.format_message().split())}", file=sys.stderr)
+        code = error.exit_code
+    except click.Abort:
+        code = INTERRUPTED
+    sys.exit(code or 0)

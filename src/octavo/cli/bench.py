@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
 
-import typer
+import click
 
 from octavo.cli import flags
+from octavo.cli.declare import Option, command_of
 from octavo.cli.run import USAGE, command, fail
 from octavo.config.engine import EngineConfig
 from octavo.config.server import API_KEY_VARIABLE
@@ -21,42 +22,36 @@ from octavo.config.server import API_KEY_VARIABLE
 _BENCH, _LOAD = "Benchmark", "Load"
 TERMINATED = 143
 
-bench = typer.Typer(
-    name="bench",
-    help="Measure this machine and a model on it, or any OpenAI-compatible server.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
+bench = click.Group("bench", help="Measure this machine and a model on it, or any OpenAI-compatible server.", no_args_is_help=True)
 
 Json = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--json",
         metavar="FILE",
         help='Write the results there as one JSON object; "-" is stdout, and the tables go to stderr.',
-        show_default=False,
-        rich_help_panel=_BENCH,
+        panel=_BENCH,
     ),
 ]
-Iterations = Annotated[int, typer.Option("--num-iters", min=1, metavar="N", help="Runs; figures are medians.", rich_help_panel=_BENCH)]
-Warmup = Annotated[int, typer.Option("--num-iters-warmup", min=0, metavar="N", help="Runs before these.", rich_help_panel=_BENCH)]
-InputLen = Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Tokens of a random prompt.", rich_help_panel=_BENCH)]
-OutputLen = Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Tokens generated for it.", rich_help_panel=_BENCH)]
+Iterations = Annotated[int, Option("--num-iters", least=1, metavar="N", help="Runs; figures are medians.", panel=_BENCH)]
+Warmup = Annotated[int, Option("--num-iters-warmup", least=0, metavar="N", help="Runs before these.", panel=_BENCH)]
+InputLen = Annotated[int, Option(least=1, metavar="TOKENS", help="Tokens of a random prompt.", panel=_BENCH)]
+OutputLen = Annotated[int, Option(least=1, metavar="TOKENS", help="Tokens generated for it.", panel=_BENCH)]
 NumPrompts = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Requests of the random workload. Default: 64.", show_default=False, rich_help_panel=_BENCH),
+    Option(least=1, metavar="N", help="Requests of the random workload. Default: 64.", panel=_BENCH),
 ]
 RandomInputLen = Annotated[
     int | None,
-    typer.Option("--input-len", min=1, metavar="TOKENS", help="Their prompts. Default: 128.", show_default=False, rich_help_panel=_BENCH),
+    Option("--input-len", least=1, metavar="TOKENS", help="Their prompts. Default: 128.", panel=_BENCH),
 ]
 RandomOutputLen = Annotated[
     int | None,
-    typer.Option("--output-len", min=1, metavar="TOKENS", help="Their answers. Default: 128.", show_default=False, rich_help_panel=_BENCH),
+    Option("--output-len", least=1, metavar="TOKENS", help="Their answers. Default: 128.", panel=_BENCH),
 ]
 WorkloadName = Annotated[
     str,
-    typer.Option(metavar="chat64|random", help="64 chat-like requests, or random prompts of one length.", rich_help_panel=_BENCH),
+    Option(metavar="chat64|random", help="64 chat-like requests, or random prompts of one length.", panel=_BENCH),
 ]
 
 # The flags of a model and its engine, as `octavo serve` has them.
@@ -75,7 +70,7 @@ _ENGINE: dict[str, tuple[Any, Any]] = {
     "backend": (flags.Backend, flags.BACKEND.backend),
     "threads": (flags.Threads, flags.BACKEND.threads),
     "seed": (
-        Annotated[int, typer.Option(min=0, metavar="N", help="Draws prompts, tokens and arrivals.", rich_help_panel=_BENCH)],
+        Annotated[int, Option(least=0, metavar="N", help="Draws prompts, tokens and arrivals.", panel=_BENCH)],
         0,
     ),
 }
@@ -104,9 +99,7 @@ def _add(name: str, flag_sets: Sequence[dict[str, tuple[Any, Any]]] = (_ENGINE,)
         parameters = [*added[:2], *(parameter.replace(kind=kind) for parameter in own), *added[2:]]
         whole = command(run)
         whole.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        whole.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        del whole.__wrapped__  # type: ignore[attr-defined]  # whose signature this is not
-        bench.command(name)(whole)
+        bench.add_command(command_of(whole, name))
         return whole
 
     return decorate
@@ -119,16 +112,12 @@ def latency(
     *,
     input_len: InputLen = 32,
     output_len: OutputLen = 128,
-    prefill_len: Annotated[
-        int, typer.Option(min=0, metavar="TOKENS", help="A prompt timed by itself; 0 for none.", rich_help_panel=_BENCH)
-    ] = 1024,
+    prefill_len: Annotated[int, Option(least=0, metavar="TOKENS", help="A prompt timed by itself; 0 for none.", panel=_BENCH)] = 1024,
     context: Annotated[
         int,
-        typer.Option(min=0, metavar="TOKENS", help="Time tokens at this length of context and at 100; 0 for not.", rich_help_panel=_BENCH),
+        Option(least=0, metavar="TOKENS", help="Time tokens at this length of context and at 100; 0 for not.", panel=_BENCH),
     ] = 0,
-    breakdown: Annotated[
-        bool, typer.Option("--breakdown/--no-breakdown", help="Show where a step's time goes.", rich_help_panel=_BENCH)
-    ] = True,
+    breakdown: Annotated[bool, Option("--breakdown/--no-breakdown", help="Show where a step's time goes.", panel=_BENCH)] = True,
     iterations: Iterations = 5,
     warmup: Warmup = 1,
     json_file: Json = None,
@@ -171,34 +160,29 @@ def serve(
     *,
     url: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="URL",
             help="A server that runs already; MODEL is then the name to ask for, by default the first that it lists.",
-            show_default=False,
-            rich_help_panel=_LOAD,
+            panel=_LOAD,
         ),
     ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help=f"Key for --url. Default: ${API_KEY_VARIABLE}.", show_default=False, rich_help_panel=_LOAD),
+        Option(metavar="KEY", help=f"Key for --url. Default: ${API_KEY_VARIABLE}.", panel=_LOAD),
     ] = None,
     rate: Annotated[
         float,
-        typer.Option(metavar="R", help="Requests a second, arriving as a Poisson process; inf sends all at once.", rich_help_panel=_LOAD),
+        Option(metavar="R", help="Requests a second, arriving as a Poisson process; inf sends all at once.", panel=_LOAD),
     ] = float("inf"),
-    clients: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Requests under way at once, at most; 0 for any number.", rich_help_panel=_LOAD)
-    ] = 0,
+    clients: Annotated[int, Option(least=0, metavar="N", help="Requests under way at once, at most; 0 for any number.", panel=_LOAD)] = 0,
     prompt_form: Annotated[
-        str, typer.Option(metavar="ids|text", help="Send token ids, or words for a server that takes none.", rich_help_panel=_LOAD)
+        str, Option(metavar="ids|text", help="Send token ids, or words for a server that takes none.", panel=_LOAD)
     ] = "ids",
-    warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Short requests sent beforehand.", rich_help_panel=_LOAD)] = 4,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="A request that takes longer has failed.", rich_help_panel=_LOAD)
-    ] = 300.0,
+    warmup: Annotated[int, Option(least=0, metavar="N", help="Short requests sent beforehand.", panel=_LOAD)] = 4,
+    timeout: Annotated[float, Option(least=0.001, metavar="SECONDS", help="A request that takes longer has failed.", panel=_LOAD)] = 300.0,
     most_seconds: Annotated[
         float,
-        typer.Option("--max-seconds", min=0.001, metavar="SECONDS", help="The whole load may take no longer.", rich_help_panel=_LOAD),
+        Option("--max-seconds", least=0.001, metavar="SECONDS", help="The whole load may take no longer.", panel=_LOAD),
     ] = 900.0,
     workload: WorkloadName = "chat64",
     num_prompts: NumPrompts = None,
@@ -206,12 +190,11 @@ def serve(
     output_len: RandomOutputLen = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option(
-            min=1,
+        Option(
+            least=1,
             metavar="N",
             help="Random token ids are below this. Default: the model's, or 32000 with --url.",
-            show_default=False,
-            rich_help_panel=_BENCH,
+            panel=_BENCH,
         ),
     ] = None,
     json_file: Json = None,
@@ -261,21 +244,17 @@ def startup(config: EngineConfig, named: str | None, *, iterations: Iterations =
 @_add("kernels", ())
 def kernels(
     *,
-    rows: Annotated[
-        list[int] | None, typer.Option(min=1, metavar="N", help="Rows; may be given again. Default: 1, 4, 16, 64, 512.")
-    ] = None,
-    outputs: Annotated[int, typer.Option(min=1, metavar="N", help="Outputs of the weight.")] = 1536,
-    inner: Annotated[int, typer.Option(min=32, metavar="N", help="Inputs of the weight, a multiple of 32.")] = 576,
-    layout: Annotated[list[str] | None, typer.Option(metavar="int4|int8|bf16", help="May be given again. Default: all.")] = None,
+    rows: Annotated[list[int] | None, Option(least=1, metavar="N", help="Rows; may be given again. Default: 1, 4, 16, 64, 512.")] = None,
+    outputs: Annotated[int, Option(least=1, metavar="N", help="Outputs of the weight.")] = 1536,
+    inner: Annotated[int, Option(least=32, metavar="N", help="Inputs of the weight, a multiple of 32.")] = 576,
+    layout: Annotated[list[str] | None, Option(metavar="int4|int8|bf16", help="May be given again. Default: all.")] = None,
     isa: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="ISA", help="An instruction set, as OCTAVO_CPU_ISA names it; may be given again. Default: all of this machine."
-        ),
+        Option(metavar="ISA", help="An instruction set, as OCTAVO_CPU_ISA names it; may be given again. Default: all of this machine."),
     ] = None,
     threads: flags.Threads = 0,
     iterations: Iterations = 5,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Draws the weights.", rich_help_panel=_BENCH)] = 0,
+    seed: Annotated[int, Option(least=0, metavar="N", help="Draws the weights.", panel=_BENCH)] = 0,
     json_file: Json = None,
 ) -> None:
     """Time products of packed weights alone, for each layout and instruction set, against what the machine could do."""

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-import typer
+import click
 
 from octavo.cli import flags
+from octavo.cli.declare import Argument, Option
 from octavo.cli.run import USAGE, command, fail
 from octavo.cli.screen import Screen, note
 from octavo.cli.talk import Talker
@@ -19,22 +20,18 @@ from octavo.config.server import API_KEY_VARIABLE
 _SERVER = "Server"
 Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Talk to this server instead of loading a model here.", show_default=False, rich_help_panel=_SERVER),
+    Option(metavar="URL", help="Talk to this server instead of loading a model here.", panel=_SERVER),
 ]
 ApiKey = Annotated[
     str | None,
-    typer.Option(metavar="KEY", help=f"Key for --url. Default: ${API_KEY_VARIABLE}.", show_default=False, rich_help_panel=_SERVER),
+    Option(metavar="KEY", help=f"Key for --url. Default: ${API_KEY_VARIABLE}.", panel=_SERVER),
 ]
 ChatTemplate = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE|TEXT", help="A Jinja chat template instead of the model's own.", show_default=False, rich_help_panel="Model"
-    ),
+    Option(metavar="FILE|TEXT", help="A Jinja chat template instead of the model's own.", panel="Model"),
 ]
-System = Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.", show_default=False)]
-Quick = Annotated[
-    str | None, typer.Option("--quick", "-q", metavar="TEXT", help="Send this one message, print the answer, leave.", show_default=False)
-]
+System = Annotated[str | None, Option(metavar="TEXT", help="The system prompt.")]
+Quick = Annotated[str | None, Option("--quick", "-q", metavar="TEXT", help="Send this one message, print the answer, leave.")]
 
 # What only a model loaded here can heed, by parameter.
 _LOCAL = (
@@ -52,7 +49,7 @@ _PROMPT_TOKENS = 256
 
 
 @contextmanager
-def _talker(ctx: typer.Context, model: str | None) -> Iterator[Talker]:
+def _talker(ctx: click.Context, model: str | None) -> Iterator[Talker]:
     """The answering side that the flags ask for. Flags that it could not heed are refused."""
     values = ctx.params
     given = [name for name in (*_LOCAL, "api_key") if _is_given(ctx, name)]
@@ -80,14 +77,14 @@ def _environment_key() -> str | None:
     return os.environ.get(API_KEY_VARIABLE, "").split(",")[0].strip() or None
 
 
-def _is_given(ctx: typer.Context, name: str) -> bool:
+def _is_given(ctx: click.Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 @command
 def chat(
-    ctx: typer.Context,
+    ctx: click.Context,
     model: flags.ModelArgument = None,
     model_option: flags.ModelOption = None,
     system: System = None,
@@ -128,11 +125,9 @@ def chat(
 
 @command
 def complete(
-    ctx: typer.Context,
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=flags.MODEL_HELP, show_default=False)] = None,
-    prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The text to continue; without it, or as -, stdin.", show_default=False)
-    ] = None,
+    ctx: click.Context,
+    model: Annotated[str | None, Argument(metavar="MODEL", help=flags.MODEL_HELP)] = None,
+    prompt: Annotated[str | None, Argument(metavar="PROMPT", help="The text to continue; without it, or as -, stdin.")] = None,
     model_option: flags.ModelOption = None,
     url: Url = None,
     api_key: ApiKey = None,
@@ -141,7 +136,7 @@ def complete(
     top_k: flags.TopK = None,
     min_p: flags.MinP = None,
     repetition_penalty: flags.RepetitionPenalty = None,
-    max_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens generated, at most.", rich_help_panel="Sampling")] = _PROMPT_TOKENS,
+    max_tokens: Annotated[int, Option(metavar="N", help="Tokens generated, at most.", panel="Sampling")] = _PROMPT_TOKENS,
     seed: flags.SamplingSeed = None,
     stop: flags.Stop = None,
     revision: flags.Revision = None,

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Annotated, Any
 
-import typer
+import click
 
+from octavo.cli.declare import Argument, Option
 from octavo.config.engine import BACKENDS, BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.utils.sizes import parse_size
 
@@ -19,116 +20,96 @@ MODEL_HELP = "An alias (smollm2), a .gguf file, a folder with safetensors, pypi:
 
 _MODEL, _CACHE, _SCHEDULER, _BACKEND, _SAMPLING = "Model", "KV cache", "Scheduler", "Backend", "Sampling"
 
-ModelArgument = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP + " Default: smollm2.", show_default=False)]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", metavar="MODEL", help="The same as the argument.", show_default=False, rich_help_panel=_MODEL)
-]
+ModelArgument = Annotated[str | None, Argument(metavar="MODEL", help=MODEL_HELP + " Default: smollm2.")]
+ModelOption = Annotated[str | None, Option("--model", "-m", metavar="MODEL", help="The same as the argument.", panel=_MODEL)]
 Revision = Annotated[
     str | None,
-    typer.Option(metavar="REV", help="Branch, tag or commit of a hub model.", show_default=False, rich_help_panel=_MODEL),
+    Option(metavar="REV", help="Branch, tag or commit of a hub model.", panel=_MODEL),
 ]
 DownloadDir = Annotated[
     str | None,
-    typer.Option(
-        metavar="DIR", help="Where models are kept. Default: the user's cache folder.", show_default=False, rich_help_panel=_MODEL
-    ),
+    Option(metavar="DIR", help="Where models are kept. Default: the user's cache folder.", panel=_MODEL),
 ]
 MaxModelLen = Annotated[
     int | None,
-    typer.Option(
-        metavar="TOKENS", help="Prompt and output together. Default: the model's own limit.", show_default=False, rich_help_panel=_MODEL
-    ),
+    Option(metavar="TOKENS", help="Prompt and output together. Default: the model's own limit.", panel=_MODEL),
 ]
 GenerationConfig = Annotated[
     str,
-    typer.Option(metavar="auto|vllm", help="Sampling defaults: the model's own, or none of them.", rich_help_panel=_MODEL),
+    Option(metavar="auto|vllm", help="Sampling defaults: the model's own, or none of them.", panel=_MODEL),
 ]
 
-BlockSize = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens a block of the KV cache holds.", rich_help_panel=_CACHE)]
+BlockSize = Annotated[int, Option(metavar="TOKENS", help="Tokens a block of the KV cache holds.", panel=_CACHE)]
 GpuMemoryUtilization = Annotated[
     float,
-    typer.Option(
-        metavar="SHARE", help="Share of the machine's (or cgroup's) memory for weights and KV cache together.", rich_help_panel=_CACHE
-    ),
+    Option(metavar="SHARE", help="Share of the machine's (or cgroup's) memory for weights and KV cache together.", panel=_CACHE),
 ]
 
 
 def size(text: str | int) -> int:
-    """parse_size for typer, which sends defaults through it too. Raises typer.BadParameter."""
+    """parse_size for click, which sends defaults through it too. Raises click.BadParameter."""
     try:
         return text if isinstance(text, int) else parse_size(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise click.BadParameter(str(error)) from None
 
 
 KvCacheMemory = Annotated[
     int | None,
-    typer.Option(
+    Option(
         "--kv-cache-memory",
         "--kv-cache-memory-bytes",
         parser=size,
         metavar="SIZE",
         help="Memory for the KV cache alone, like 2GiB; wins over --gpu-memory-utilization.",
-        show_default=False,
-        rich_help_panel=_CACHE,
+        panel=_CACHE,
     ),
 ]
 NumBlocksOverride = Annotated[
     int | None,
-    typer.Option(
-        "--num-gpu-blocks-override", metavar="N", help="Blocks of the KV cache, exactly.", show_default=False, rich_help_panel=_CACHE
-    ),
+    Option("--num-gpu-blocks-override", metavar="N", help="Blocks of the KV cache, exactly.", panel=_CACHE),
 ]
-MaxNumBatchedTokens = Annotated[int, typer.Option(metavar="N", help="Tokens computed in one step, at most.", rich_help_panel=_SCHEDULER)]
-MaxNumSeqs = Annotated[int, typer.Option(metavar="N", help="Requests in one step, at most.", rich_help_panel=_SCHEDULER)]
-Backend = Annotated[str, typer.Option(metavar="|".join(BACKENDS), help="Where the numbers are computed.", rich_help_panel=_BACKEND)]
-Threads = Annotated[int, typer.Option(metavar="N", help="Threads; 0 is one for each usable core.", rich_help_panel=_BACKEND)]
+MaxNumBatchedTokens = Annotated[int, Option(metavar="N", help="Tokens computed in one step, at most.", panel=_SCHEDULER)]
+MaxNumSeqs = Annotated[int, Option(metavar="N", help="Requests in one step, at most.", panel=_SCHEDULER)]
+Backend = Annotated[str, Option(metavar="|".join(BACKENDS), help="Where the numbers are computed.", panel=_BACKEND)]
+Threads = Annotated[int, Option(metavar="N", help="Threads; 0 is one for each usable core.", panel=_BACKEND)]
 EngineSeed = Annotated[
     int | None,
-    typer.Option(
+    Option(
         metavar="N",
         help="Gives requests without a seed theirs, by order of arrival. Default: random ones.",
-        show_default=False,
-        rich_help_panel=_BACKEND,
+        panel=_BACKEND,
     ),
 ]
 
-Temperature = Annotated[
-    float | None, typer.Option(metavar="T", help="0 is greedy. Default: the model's own.", show_default=False, rich_help_panel=_SAMPLING)
-]
+Temperature = Annotated[float | None, Option(metavar="T", help="0 is greedy. Default: the model's own.", panel=_SAMPLING)]
 TopP = Annotated[
     float | None,
-    typer.Option(metavar="P", help="Keep the likeliest tokens that make up this share.", show_default=False, rich_help_panel=_SAMPLING),
+    Option(metavar="P", help="Keep the likeliest tokens that make up this share.", panel=_SAMPLING),
 ]
-TopK = Annotated[int | None, typer.Option(metavar="K", help="Keep the K likeliest tokens.", show_default=False, rich_help_panel=_SAMPLING)]
+TopK = Annotated[int | None, Option(metavar="K", help="Keep the K likeliest tokens.", panel=_SAMPLING)]
 MinP = Annotated[
     float | None,
-    typer.Option(
-        metavar="P", help="Drop tokens less likely than this share of the likeliest.", show_default=False, rich_help_panel=_SAMPLING
-    ),
+    Option(metavar="P", help="Drop tokens less likely than this share of the likeliest.", panel=_SAMPLING),
 ]
-RepetitionPenalty = Annotated[
-    float | None, typer.Option(metavar="X", help="Over 1 makes repetition less likely.", show_default=False, rich_help_panel=_SAMPLING)
-]
+RepetitionPenalty = Annotated[float | None, Option(metavar="X", help="Over 1 makes repetition less likely.", panel=_SAMPLING)]
 MaxTokens = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Tokens generated, at most. Default: what the context has room for.", rich_help_panel=_SAMPLING),
+    Option(metavar="N", help="Tokens generated, at most. Default: what the context has room for.", panel=_SAMPLING),
 ]
-SamplingSeed = Annotated[
-    int | None, typer.Option(metavar="N", help="The same seed gives the same text.", show_default=False, rich_help_panel=_SAMPLING)
-]
+SamplingSeed = Annotated[int | None, Option(metavar="N", help="The same seed gives the same text.", panel=_SAMPLING)]
 Stop = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="End before this text; may be given again.", show_default=False, rich_help_panel=_SAMPLING),
+    Option(metavar="TEXT", help="End before this text; may be given again.", panel=_SAMPLING),
 ]
 
 SAMPLING_FLAGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed", "stop")
 
 
 def one_model(argument: str | None, option: str | None) -> str | None:
-    """The model that the command line names, if it names any. Raises typer.BadParameter when it names two."""
+    """The model that the command line names, if it names any. Raises click.BadParameter when it names two."""
     if argument and option and argument != option:
-        raise typer.BadParameter(f"two models are named: {argument} and {option}")
+        raise click.BadParameter(f"two models are named: {argument} and {option}")
     return argument or option
 
 

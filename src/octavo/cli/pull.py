@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
-
 from octavo.cli import flags
+from octavo.cli.declare import Argument
 from octavo.cli.run import command
 
 
 @command
 def pull(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=flags.MODEL_HELP)],
+    model: Annotated[str, Argument(metavar="MODEL", help=flags.MODEL_HELP)],
     revision: flags.Revision = None,
     download_dir: flags.DownloadDir = None,
 ) -> None:

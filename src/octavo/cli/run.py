@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec
 
-import typer
+import click
 
 from octavo.cli.flags import flag_name
 from octavo.protocol.errors import ConfigError, OctavoError
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 def fail(message: str, code: int = FAILED) -> NoReturn:
     """Says why on stderr and ends the command with `code`."""
     print(f"octavo: {message}", file=sys.stderr)
-    raise typer.Exit(code)
+    raise click.exceptions.Exit(code)
 
 
 def sentence(error: OctavoError) -> str:
@@ -43,10 +43,10 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
         except OctavoError as error:
             fail(sentence(error))
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             # Python flushes stdout once more at exit, which must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(PIPE_CLOSED) from None
+            raise click.exceptions.Exit(PIPE_CLOSED) from None
 
     return wrapped

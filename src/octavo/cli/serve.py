@@ -7,9 +7,10 @@ import os
 from dataclasses import fields
 from typing import Annotated, Any
 
-import typer
+import click
 
 from octavo.cli import flags
+from octavo.cli.declare import Option
 from octavo.cli.run import command
 from octavo.config.server import API_KEY_VARIABLE, LOG_LEVELS, ServerOptions
 from octavo.protocol.errors import ConfigError
@@ -19,72 +20,62 @@ _SERVER, _CHAT = "Server", "Chat"
 
 _D = ServerOptions()
 
-Host = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 opens it to the network.", rich_help_panel=_SERVER)
-]
-Port = Annotated[int, typer.Option(metavar="N", help="Port to listen on; 0 lets the system choose one.", rich_help_panel=_SERVER)]
+Host = Annotated[str, Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 opens it to the network.", panel=_SERVER)]
+Port = Annotated[int, Option(metavar="N", help="Port to listen on; 0 lets the system choose one.", panel=_SERVER)]
 ApiKeys = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         metavar="KEY",
         help=f"A key that clients must bring; may be given again. Default: ${API_KEY_VARIABLE}.",
-        show_default=False,
-        rich_help_panel=_SERVER,
+        panel=_SERVER,
     ),
 ]
 Names = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         metavar="NAME",
         help="Name that requests use for the model; may be given again. Default: MODEL.",
-        show_default=False,
-        rich_help_panel=_SERVER,
+        panel=_SERVER,
     ),
 ]
 Origins = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         metavar="ORIGIN",
         help='Origin that browsers may call from, or "*" for any; may be given again. Default: none.',
-        show_default=False,
-        rich_help_panel=_SERVER,
+        panel=_SERVER,
     ),
 ]
-RootPath = Annotated[
-    str, typer.Option(metavar="PATH", help="Prefix under which a proxy offers this server.", show_default=False, rich_help_panel=_SERVER)
-]
+RootPath = Annotated[str, Option(metavar="PATH", help="Prefix under which a proxy offers this server.", panel=_SERVER)]
 MaxBody = Annotated[
     int,
-    typer.Option(
+    Option(
         "--max-body-size",
         parser=flags.size,
         metavar="SIZE",
         help="Longest request body. Default: 10MiB.",
-        show_default=False,
-        rich_help_panel=_SERVER,
+        panel=_SERVER,
     ),
 ]
-MaxLogprobs = Annotated[
-    int, typer.Option(metavar="N", help="Most alternatives that a request may ask for at each token.", rich_help_panel=_SERVER)
-]
+MaxLogprobs = Annotated[int, Option(metavar="N", help="Most alternatives that a request may ask for at each token.", panel=_SERVER)]
 LogLevel = Annotated[
     str,
-    typer.Option("--log-level", "--uvicorn-log-level", metavar="|".join(LOG_LEVELS), help="What uvicorn logs.", rich_help_panel=_SERVER),
+    Option("--log-level", "--uvicorn-log-level", metavar="|".join(LOG_LEVELS), help="What uvicorn logs.", panel=_SERVER),
 ]
-AccessLog = Annotated[bool, typer.Option("--access-log/--no-access-log", help="Log each request.", rich_help_panel=_SERVER)]
+AccessLog = Annotated[bool, Option("--access-log/--no-access-log", help="Log each request.", panel=_SERVER)]
 ShutdownTimeout = Annotated[
-    float, typer.Option(metavar="SECONDS", help="How long running requests get to finish after a signal to stop.", rich_help_panel=_SERVER)
+    float, Option(metavar="SECONDS", help="How long running requests get to finish after a signal to stop.", panel=_SERVER)
 ]
 ChatTemplate = Annotated[
     str | None,
-    typer.Option(metavar="FILE|TEXT", help="A Jinja chat template instead of the model's own.", rich_help_panel=_CHAT, show_default=False),
+    Option(metavar="FILE|TEXT", help="A Jinja chat template instead of the model's own.", panel=_CHAT),
 ]
-ResponseRole = Annotated[str, typer.Option(metavar="ROLE", help="Role of the answers.", rich_help_panel=_CHAT)]
+ResponseRole = Annotated[str, Option(metavar="ROLE", help="Role of the answers.", panel=_CHAT)]
 
 
 @command
 def serve(
-    ctx: typer.Context,
+    ctx: click.Context,
     model: flags.ModelArgument = None,
     model_option: flags.ModelOption = None,
     served_model_name: Names = None,
@@ -122,7 +113,7 @@ def serve(
     options = server_options(ctx.params).with_environment(os.environ)
     from octavo.server.run import serve as run_server
 
-    raise typer.Exit(run_server(config, options))
+    raise click.exceptions.Exit(run_server(config, options))
 
 
 def server_options(values: dict[str, Any]) -> ServerOptions:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol, TextIO
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
+from typing import Any, Protocol, TextIO
 
 LINE_SECONDS = 1.0
 
@@ -36,8 +32,7 @@ class ConsoleProgress(Progress):
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._quiet = quiet
         self._stream = stream
-        self._bar: RichProgress | None = None
-        self._task: TaskID | None = None
+        self._bar: Any = None
         self._total = 0
         self._done = 0
         self._label = ""
@@ -59,20 +54,15 @@ class ConsoleProgress(Progress):
             self._line(f"{label} ({_size(total)})" if total else label)
 
     def _start_bar(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-        from rich.progress import Progress as RichProgress
+        from tqdm import tqdm
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self._bar = RichProgress(*columns, console=Console(file=stream))
-        self._task = self._bar.add_task(self._label, total=self._total or None)
-        self._bar.start()
+        self._bar = tqdm(total=self._total or None, desc=self._label, unit="B", unit_scale=True, file=stream)
 
     def advance(self, count: int) -> None:
         """`count` more bytes are done."""
         self._done += count
-        if self._bar is not None and self._task is not None:
-            self._bar.advance(self._task, count)
+        if self._bar is not None:
+            self._bar.update(count)
         elif not self._quiet and self._label and self._total:
             tenths, now = 10 * self._done // self._total, time.monotonic()
             if self._tenths < tenths < 10 and now - self._line_at >= LINE_SECONDS:
@@ -82,8 +72,8 @@ class ConsoleProgress(Progress):
     def finish(self) -> None:
         """The work is over, be it done or given up."""
         if self._bar is not None:
-            self._bar.stop()
-            self._bar = self._task = None
+            self._bar.close()
+            self._bar = None
         elif self._label and not self._quiet and self._done and self._done >= self._total:
             self._line(f"{self._label}: {_size(self._done)} in {time.monotonic() - self._started:.1f} s")
         self._label = ""
