@@ -49,7 +49,7 @@ def stream(server: LiveServer, tokens: int) -> list[dict[str, Any]]:
     ("send", "number"),
     [
         pytest.param(os.kill, signal.SIGTERM, id="SIGTERM"),
-        # Ctrl-C at a terminal reaches every process; the engine leaves it to the server to say when to stop.
+        # Ctrl-C at a terminal reaches a whole group of processes; it is the server that tells the engine when to stop.
         pytest.param(os.killpg, signal.SIGINT, id="Ctrl-C"),
     ],
 )
