@@ -43,9 +43,9 @@ class Gathered:
 
 
 async def gather(outputs: AsyncIterator[RequestOutput]) -> Gathered:
-    """Reads to the end, which must come within a minute."""
+    """Reads to the end, which must come within two minutes."""
     gathered = Gathered()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         async for output in outputs:
             gathered.add(output)
     return gathered
