@@ -58,3 +58,30 @@ async def test_the_one_bad_id_of_many_is_named(client: httpx.AsyncClient, bad: o
     ids = [7] * 50
     reply = await client.post("/v1/completions", json={"prompt": [*ids, bad, *ids]})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "prompt.50")
+
+
+async def test_a_conversation_with_much_for_its_template_is_written_elsewhere(client: httpx.AsyncClient, threads: set[int]) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {f"name{number}": number for number in range(MANY)}}
+    assert (await client.post("/tokenize", json=body)).status_code == 200
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+LONG = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "a", LONG: 1},
+        {"prompt": "a", "model": LONG},
+        {"prompt": "a", "stream": True, "stream_options": {LONG: 1}},
+        {"prompt": "a", "service_tier": LONG},
+    ],
+    ids=["field", "model", "inner field", "value"],
+)
+async def test_an_error_repeats_no_megabytes(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    reply = await client.post("/v1/completions", json=body)
+    assert reply.status_code in (400, 404)
+    assert len(reply.content) < 5000
+    assert "message" in reply.json()["error"]

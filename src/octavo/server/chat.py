@@ -84,7 +84,7 @@ async def render(
         return ctx.llm.render_chat(plain, add_generation_prompt=add_generation_prompt, **kwargs)
 
     # A template is an interpreted program: a body of many messages keeps it busy for seconds.
-    small = len(msgspec.json.encode(messages)) <= INLINE_CHARACTERS
+    small = len(msgspec.json.encode((messages, kwargs))) <= INLINE_CHARACTERS
     text = write() if small else await asyncio.to_thread(write)
     # Templates write the special tokens themselves, so by default none are added to what they give.
     return await encode(ctx.llm.tokenizer, text, add_special_tokens)
