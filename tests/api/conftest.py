@@ -11,12 +11,18 @@ from processes import is_alive
 from spy_recorder import SpyRecorder
 
 from octavo import LLM, AsyncLLM
-from octavo.config.engine import EngineConfig, ModelConfig
+from octavo.config.engine import CacheConfig, EngineConfig, ModelConfig
 
 
 @pytest.fixture(scope="session")
 def tiny_llama(fixtures_dir: Path) -> Path:
     return fixtures_dir / "tiny-llama"
+
+
+@pytest.fixture(scope="session")
+def long_llama(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tiny-llama with a context of 8,192 tokens, so that a request lasts for seconds."""
+    return copy_model(tiny_llama, tmp_path_factory.mktemp("models") / "long-llama", config={"max_position_embeddings": 8192})
 
 
 @pytest.fixture(scope="session")
@@ -37,10 +43,16 @@ def recorder() -> SpyRecorder:
     return SpyRecorder()
 
 
+@pytest.fixture(scope="module")
+def served_model(tiny_llama: Path) -> Path:
+    """The model of `allm`."""
+    return tiny_llama
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def allm(tiny_llama: Path, recorder: SpyRecorder) -> AsyncIterator[AsyncLLM]:
+async def allm(served_model: Path, recorder: SpyRecorder) -> AsyncIterator[AsyncLLM]:
     """One AsyncLLM for the tests of a module; no request may be left at its end."""
-    config = EngineConfig(model=ModelConfig(str(tiny_llama)), seed=0)
+    config = EngineConfig(model=ModelConfig(str(served_model)), cache=CacheConfig(kv_cache_memory=64 << 20), seed=0)
     async with asyncio.timeout(60):
         made = await AsyncLLM.start(config, recorder=recorder, quiet=True)
     yield made

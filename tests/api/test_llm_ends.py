@@ -98,8 +98,13 @@ def test_a_stop_string_ends_its_sample_alone(llm: LLM) -> None:
         assert not set(sample.text) & {"e", "o"}
 
 
-def test_a_stop_string_frees_the_blocks(llm: LLM) -> None:
+def test_a_stop_string_ends_the_request_in_the_engine(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    step = llm._core.step
+    monkeypatch.setattr(llm._core, "step", lambda: steps.append(1) or step())
     end(llm, stop="low", max_tokens=None)
+    # One more tells the worker.
+    assert len(steps) == 4
     assert llm._core.stats().blocks_used == 0
     assert llm._core.request_ids == []
 

@@ -22,10 +22,12 @@ from octavo.protocol.plan import StepPlan, StepResult
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 PROMPTS = ["The cat", "Hello", [5, 6, 7]]
+# The first two end early, so that some steps also tell the worker what to remove.
+MIXED = [SamplingParams(temperature=0, max_tokens=count, ignore_eos=True) for count in (1, 9, 40)]
 
 
 def answers(llm: LLM) -> list[list[int]]:
-    return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
+    return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, MIXED, use_tqdm=False)]
 
 
 def assert_idle(llm: LLM) -> None:

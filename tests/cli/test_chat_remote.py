@@ -83,7 +83,7 @@ def test_an_address_where_nobody_listens():
     assert (done.returncode, done.stderr) == (1, f"octavo: can't reach {url}: Connection refused\n")
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://", "http://localhost:99999"])
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://", "http://localhost:99999", "http://[::1"])
 def test_an_address_that_is_none(url: str):
     done = octavo("chat", "--url", url)
     assert done.returncode == 1

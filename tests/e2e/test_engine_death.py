@@ -29,7 +29,7 @@ def doomed(long_llama: Path) -> Iterator[LiveServer]:
 
 
 def wait_for(server: LiveServer, running: int) -> None:
-    wait_until(lambda: server.metrics()["vllm:num_requests_running"] == running, 10, f"{running} requests run")
+    wait_until(lambda: server.metrics()["vllm:num_requests_running"] == running, 30, f"{running} requests run")
 
 
 def whole(server: LiveServer) -> tuple[int, Any, float]:
@@ -47,7 +47,7 @@ def streamed(server: LiveServer) -> tuple[int, list[str], float]:
 
 def by_openai(server: LiveServer) -> tuple[type[Exception], float]:
     """The error that the openai package makes of it."""
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=30) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, http_client=server.client()) as client:
         stream: Any = client.chat.completions.create(
             model=server.model, messages=[{"role": "user", "content": "x"}], stream=True, extra_body={"ignore_eos": True}
         )

@@ -80,7 +80,7 @@ async def test_64_at_once_as_in_process(
     server: LiveServer, llm_answers: Callable[[Any], list[Answer]], make: Callable[[], list[SamplingParams]], stream: bool
 ) -> None:
     limits = httpx.Limits(max_connections=64)
-    async with httpx.AsyncClient(base_url=server.url, timeout=60, verify=False, limits=limits) as client, asyncio.timeout(60):
+    async with httpx.AsyncClient(base_url=server.url, timeout=120, verify=False, limits=limits) as client, asyncio.timeout(120):
         requests = [body(prompt, params) for prompt, params in zip(prompts(), make(), strict=True)]
         answers = await asyncio.gather(*(ask(client, request, stream=stream) for request in requests))
     assert answers == llm_answers(make)
@@ -111,7 +111,7 @@ async def test_32_streams_at_once_as_32_in_turn(server: LiveServer) -> None:
             lines = [line async for line in reply.aiter_lines()]
         return "".join(event["choices"][0]["delta"].get("content", "") for event in events(lines))
 
-    async with httpx.AsyncClient(base_url=server.url, timeout=60, verify=False) as client, asyncio.timeout(60):
+    async with httpx.AsyncClient(base_url=server.url, timeout=120, verify=False) as client, asyncio.timeout(120):
         together = await asyncio.gather(*(streamed(client, request) for request in requests))
         in_turn = [(await client.post("/v1/chat/completions", json=request)).json()["choices"][0] for request in requests]
     assert together == [choice["message"]["content"] for choice in in_turn]

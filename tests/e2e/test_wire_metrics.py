@@ -28,7 +28,7 @@ def server(long_llama: Path) -> Iterator[LiveServer]:
 
 def moved(server: LiveServer, before: dict[str, float]) -> dict[str, float]:
     """What has changed since `before`, once nothing runs any more."""
-    wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 0, 10)
+    wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 0, 30)
     now = server.metrics()
     return {
         name.removeprefix("vllm:"): round(value - before.get(name, 0), 9)
@@ -118,7 +118,7 @@ def test_gauges_and_preemptions(server: LiveServer, http: httpx.Client) -> None:
     try:
         for connection in connections:
             connection.setblocking(True)
-        wait_until(all_done, 30)
+        wait_until(all_done, 60)
     finally:
         for connection in connections:
             connection.close()

@@ -1,3 +1,4 @@
+import os
 import random
 import struct
 import time
@@ -180,6 +181,12 @@ def test_a_missing_file_and_a_loose_safetensors_file_are_named(tmp_path):
     loose.write_bytes(b"x")
     with pytest.raises(ModelLoadError, match="give its folder"):
         open_checkpoint(loose)
+
+
+def test_a_pipe_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(ModelLoadError, match=r"pipe\.gguf can't be read: Is a pipe"):
+        open_checkpoint(tmp_path / "pipe.gguf")
 
 
 def open_and_decode(path):

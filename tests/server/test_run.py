@@ -16,6 +16,9 @@ import httpx
 import pytest
 
 from octavo._version import __version__
+from octavo.config.engine import EngineConfig
+from octavo.config.server import ServerOptions
+from octavo.server.run import serve
 
 SCRIPT = Path(__file__).parent / "serve_fake.py"
 BODY = {"prompt": "Hi", "max_tokens": 10**6, "stream": True}
@@ -72,6 +75,14 @@ async def test_taken_port_fails_before_the_model_is_loaded() -> None:
     assert served.process.returncode == 1
     assert errors.decode() == f"octavo: can't listen on 127.0.0.1 port {port}: Address already in use\n"
     assert output == b""
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "a..b", "999.1.1.1"])
+def test_a_host_that_cannot_be(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(EngineConfig(), ServerOptions(host=host, port=0)) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"octavo: can't listen on {host} port 0: ")
+    assert said.count("\n") == 1
 
 
 async def test_model_that_cannot_be_loaded_is_one_sentence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from octavo import CompletionOutput, RequestOutput
@@ -42,8 +43,9 @@ class Gathered:
 
 
 async def gather(outputs: AsyncIterator[RequestOutput]) -> Gathered:
-    """Reads to the end."""
+    """Reads to the end, which must come within two minutes."""
     gathered = Gathered()
-    async for output in outputs:
-        gathered.add(output)
+    async with asyncio.timeout(120):
+        async for output in outputs:
+            gathered.add(output)
     return gathered

@@ -82,6 +82,14 @@ def test_templates_that_fail_are_a_clear_error(template: str, message: str) -> N
         render(template)
 
 
+def test_an_error_without_words_is_told_by_its_kind() -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    with pytest.raises(InvalidRequestError, match="fails on these messages: MemoryError"):
+        render("{{ fail() }}", fail=fail)
+
+
 def test_long_but_sound_output_passes() -> None:
     content = "x" * (MAX_RENDERED_CHARS // 2)
     assert len(render("{{ messages[0].content }}", [{"role": "user", "content": content}])) == len(content)

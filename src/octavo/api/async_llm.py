@@ -143,7 +143,6 @@ class AsyncLLM:
     async def close(self) -> None:
         """Stops the engine. Whoever still waits gets an EngineDeadError."""
         await self._engine.close()
-        self._wake_all()
         await asyncio.gather(*self._aborts, return_exceptions=True)
 
     def _raise_failure(self, generation: Generation) -> None:

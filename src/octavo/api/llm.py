@@ -14,6 +14,7 @@ from octavo.api.front_end import Prompt, is_token_id, open_front_end
 from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
 from octavo.api.throughput import ThroughputBar
+from octavo.api.turns import Turns
 from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.config.values import settled
 from octavo.engine.core import build_core
@@ -52,6 +53,8 @@ class LLM:
     machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself, in bytes or like "2GiB".
     A number of numpy's is as good as one of Python's, and a path as good as its text. `seed` makes requests
     that bring no seed of their own repeatable from run to run; None makes them random.
+
+    Threads may share it: one batch runs at a time, and the calls of other threads wait. A process forked off can't use it (RuntimeError).
 
     Raises ModelLoadError for a model that can't be used, ConfigError for an argument that can't hold or that this version has no code for.
     """
@@ -98,6 +101,7 @@ class LLM:
         self._core.info.model = config.model.model
         self._front.attach(self._core.info)
         self._ids = itertools.count()
+        self._turns = Turns()
         self._closed = False
 
     def generate(
@@ -152,10 +156,15 @@ class LLM:
         return self._front.default_params()
 
     def close(self) -> None:
-        """Frees weights, cache and threads. Calls after it raise RuntimeError."""
-        if not self._closed:
+        """Frees weights, cache and threads, once no batch runs. Calls after it raise RuntimeError."""
+        if self._turns.forked:
+            # The threads are the parent's, and the memory is shared with it until it is written to.
             self._closed = True
-            self._core.close()
+            return
+        with self._turns.take():
+            if not self._closed:
+                self._closed = True
+                self._core.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -177,12 +186,18 @@ class LLM:
         return list(given)
 
     def _run(self, prompts: list[Prompt], params: list[SamplingParams], use_tqdm: bool, *, add_special_tokens: bool) -> list[RequestOutput]:
-        if self._closed:
-            raise RuntimeError("this LLM is closed")
-        generations = [
-            self._front.prepare(prompt, sampling, str(next(self._ids)), add_special_tokens=add_special_tokens)
-            for prompt, sampling in zip(prompts, params, strict=True)
-        ]
+        with self._turns.take():
+            if self._closed:
+                raise RuntimeError("this LLM is closed")
+            generations = [
+                self._front.prepare(prompt, sampling, str(next(self._ids)), add_special_tokens=add_special_tokens)
+                for prompt, sampling in zip(prompts, params, strict=True)
+            ]
+            self._finish(generations, use_tqdm)
+        return [generation.output() for generation in generations]
+
+    def _finish(self, generations: list[Generation], use_tqdm: bool) -> None:
+        """Steps until all are done."""
         by_key = {generation.key: generation for generation in generations}
         with HeldInterrupt() as interrupt:
             try:
@@ -197,7 +212,6 @@ class LLM:
                 # After an interrupt or an error nothing of these requests may stay.
                 for request_id in self._core.request_ids:
                     self._core.abort(request_id)
-        return [generation.output() for generation in generations]
 
     def _step(self, generations: dict[str, Generation], bar: ThroughputBar) -> None:
         outputs = self._core.step()

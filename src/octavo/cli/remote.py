@@ -25,7 +25,10 @@ class RemoteTalker:
 
     def __init__(self, url: str, *, model: str | None = None, api_key: str | None = None) -> None:
         """Raises RemoteError for an address that is none, or when the server does not answer."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise RemoteError(f"--url is no address ({error}): {url!r}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RemoteError(f"--url must look like http://localhost:8000, not {url!r}")
         try:

@@ -10,10 +10,30 @@ from octavo.protocol.errors import ConfigError
 BACKENDS = ("auto", "cpu", "reference")
 
 
+# What fits the messages between the processes, and more than any machine holds.
+LARGEST = 2**63 - 1
+MOST_THREADS = 4096
+
+
 def require(condition: bool, param: str, message: str) -> None:
     """Raises ConfigError that names `param` unless the condition holds."""
     if not condition:
         raise ConfigError(f"{param}: {message}", param=param)
+
+
+def require_count(param: str, value: int | None) -> None:
+    """Raises ConfigError that names `param` for a number below 1, or beyond all sense."""
+    require(value is None or value >= 1, param, f"must be at least 1, not {shown(value)}")
+    require(value is None or value <= LARGEST, param, f"must be at most {LARGEST}")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether `text` can be written in UTF-8; bytes of a command line that are none arrive as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +54,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         settle(self, paths=("model", "download_dir"))
         require(bool(self.model), "model", "is empty")
-        require(
-            self.max_model_len is None or self.max_model_len >= 1, "max_model_len", f"must be at least 1, not {shown(self.max_model_len)}"
-        )
+        for name in ("model", "revision", "download_dir"):
+            require(is_unicode(getattr(self, name) or ""), name, "is not valid UTF-8")
+        require_count("max_model_len", self.max_model_len)
         require(
             self.generation_config in ("auto", "vllm"), "generation_config", f'must be "auto" or "vllm", not {self.generation_config!r}'
         )
@@ -61,9 +81,9 @@ class CacheConfig:
         require(1 <= size <= 1024 and size & (size - 1) == 0, "block_size", f"must be a power of two from 1 to 1024, not {shown(size)}")
         share = self.gpu_memory_utilization
         require(0 < share <= 1, "gpu_memory_utilization", f"must be over 0 and at most 1, not {share}")
-        require(self.kv_cache_memory is None or self.kv_cache_memory > 0, "kv_cache_memory", "must be over 0 bytes")
-        blocks = self.num_blocks_override
-        require(blocks is None or blocks >= 1, "num_blocks_override", f"must be at least 1, not {shown(blocks)}")
+        memory = self.kv_cache_memory
+        require(memory is None or 0 < memory <= LARGEST, "kv_cache_memory", f"must be over 0 and at most {LARGEST} bytes")
+        require_count("num_blocks_override", self.num_blocks_override)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +96,7 @@ class SchedulerConfig:
     def __post_init__(self) -> None:
         settle(self)
         for name in ("max_num_batched_tokens", "max_num_seqs"):
-            value = getattr(self, name)
-            require(value >= 1, name, f"must be at least 1, not {shown(value)}")
+            require_count(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +109,7 @@ class BackendConfig:
     def __post_init__(self) -> None:
         settle(self)
         require(self.backend in BACKENDS, "backend", f"must be one of {', '.join(BACKENDS)}, not {self.backend!r}")
-        require(self.threads >= 0, "threads", f"must be at least 0, not {shown(self.threads)}")
+        require(0 <= self.threads <= MOST_THREADS, "threads", f"must be from 0 to {MOST_THREADS}, not {shown(self.threads)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +125,4 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         settle(self)
+        require(self.seed is None or -LARGEST - 1 <= self.seed <= LARGEST, "seed", f"must be from {-LARGEST - 1} to {LARGEST}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from octavo.config.engine import require
+from octavo.config.engine import is_unicode, require
 from octavo.config.values import settle, shown
 
 API_KEY_VARIABLE = "OCTAVO_API_KEY"
 # What the engine gives at most.
 MAX_LOGPROBS = 20
+# A day.
+LONGEST_SHUTDOWN = 24 * 60 * 60
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
@@ -43,13 +45,18 @@ class ServerOptions:
     def __post_init__(self) -> None:
         settle(self, paths=("chat_template",), sizes=("max_body_bytes",))
         for name in ("api_key", "served_model_name", "allowed_origins"):
-            require(all(getattr(self, name)), name, "holds an empty name" if name != "api_key" else "holds an empty key")
+            values = getattr(self, name)
+            require(all(values), name, "holds an empty name" if name != "api_key" else "holds an empty key")
+            require(all(map(is_unicode, values)), name, "holds what is not valid UTF-8")
         require(bool(self.host), "host", "is empty")
         require(0 <= self.port <= 65535, "port", f"must be from 0 to 65535, not {shown(self.port)}")
         require(self.max_body_bytes >= 1, "max_body_bytes", f"must be at least 1, not {shown(self.max_body_bytes)}")
         require(0 <= self.max_logprobs <= MAX_LOGPROBS, "max_logprobs", f"must be from 0 to {MAX_LOGPROBS}, not {shown(self.max_logprobs)}")
         require(bool(self.response_role), "response_role", "is empty")
-        require(self.shutdown_timeout >= 0, "shutdown_timeout", f"must be at least 0 seconds, not {self.shutdown_timeout}")
+        for name in ("response_role", "root_path"):
+            require(is_unicode(getattr(self, name)), name, "is not valid UTF-8")
+        wait = self.shutdown_timeout
+        require(0 <= wait <= LONGEST_SHUTDOWN, "shutdown_timeout", f"must be from 0 to {LONGEST_SHUTDOWN} seconds, not {wait}")
         level = self.uvicorn_log_level
         require(level in LOG_LEVELS, "uvicorn_log_level", f"must be one of {', '.join(LOG_LEVELS)}, not {level!r}")
         root = self.root_path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,9 @@ def map_file(path: Path) -> npt.NDArray[np.uint8]:
     Raises ModelLoadError that names the file if it can't be read, or is empty.
     """
     try:
+        if stat.S_ISFIFO(path.stat().st_mode):
+            # Opening it would wait for a writer, maybe for ever.
+            raise ModelLoadError(f"{path} can't be read: Is a pipe")
         with path.open("rb") as file:
             if not file.seek(0, 2):
                 raise ModelLoadError(f"{path} is empty")

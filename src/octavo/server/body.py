@@ -20,6 +20,7 @@ from octavo.server.requests import Body
 T = TypeVar("T", bound=Body)
 
 MAX_DEPTH = 100
+LONGEST_NAME = 100
 # A client that is still sending must be read for a while, or the reset of its connection hides the reply from it.
 DISCARD_SECONDS = 2.0
 DISCARD_BYTES = 256 * 1024 * 1024
@@ -159,7 +160,8 @@ def parse(raw: dict[str, Any], kind: type[T]) -> T:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+    # A name of megabytes would take seconds to compare.
+    close = difflib.get_close_matches(name, known, n=1) if len(name) <= LONGEST_NAME else []
     return f"; did you mean {close[0]}?" if close else "."
 
 

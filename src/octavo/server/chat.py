@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +19,7 @@ from octavo.server.errors import json_response
 from octavo.server.generation import Job, begin, collect, make_job
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import check_template_kwargs, normalize
-from octavo.server.prompts import TokenPrompt, check_fits, check_room, encode
+from octavo.server.prompts import INLINE_CHARACTERS, TokenPrompt, check_fits, check_room, encode
 from octavo.server.requests import ChatRequest
 from octavo.server.responses import ChatChoice, ChatChunk, ChatCompletion, ChatLogprobs, ChatMessage, ChunkChoice, Delta
 from octavo.server.sampling import sampling_params, streams
@@ -76,9 +78,14 @@ async def render(
 ) -> list[int]:
     """Token ids of `messages` through the chat template. Raises InvalidRequestError that names the field at fault."""
     kwargs = check_template_kwargs(template_kwargs)
-    text = ctx.llm.render_chat(
-        normalize(messages, keep_developer=ctx.knows_developer), add_generation_prompt=add_generation_prompt, **kwargs
-    )
+
+    def write() -> str:
+        plain = normalize(messages, keep_developer=ctx.knows_developer)
+        return ctx.llm.render_chat(plain, add_generation_prompt=add_generation_prompt, **kwargs)
+
+    # A template is an interpreted program: a body of many messages keeps it busy for seconds.
+    small = len(msgspec.json.encode((messages, kwargs))) <= INLINE_CHARACTERS
+    text = write() if small else await asyncio.to_thread(write)
     # Templates write the special tokens themselves, so by default none are added to what they give.
     return await encode(ctx.llm.tokenizer, text, add_special_tokens)
 

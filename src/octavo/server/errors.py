@@ -14,6 +14,8 @@ from octavo.protocol.errors import OctavoError
 logger = logging.getLogger("octavo.server")
 
 INTERNAL_MESSAGE = "The server failed to handle this request; its log says why."
+# Characters. Messages quote what was sent, which may be megabytes.
+MAX_MESSAGE, MAX_PARAM = 2000, 200
 
 
 class ErrorDetail(msgspec.Struct):
@@ -36,9 +38,14 @@ def describe(error: BaseException) -> tuple[int, ErrorBody]:
     if isinstance(error, OctavoError):
         if error.status == 500:
             logger.warning("%s", error.message)
-        return error.status, ErrorBody(ErrorDetail(error.message, error.type, error.param, error.code))
+        param = None if error.param is None else _cut(error.param, MAX_PARAM)
+        return error.status, ErrorBody(ErrorDetail(_cut(error.message, MAX_MESSAGE), error.type, param, error.code))
     logger.error("unexpected error while handling a request", exc_info=error)
     return 500, ErrorBody(ErrorDetail(INTERNAL_MESSAGE, OctavoError.type))
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -39,14 +39,15 @@ def serve(config: EngineConfig, options: ServerOptions) -> int:
     """
     try:
         listener = bind(options.host, options.port)
-    except OSError as error:
-        return _fail(f"can't listen on {options.host} port {options.port}: {error.strerror or error}")
+    except (OSError, UnicodeError) as error:  # the latter for a name that the DNS can't have
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        return _fail(f"can't listen on {options.host} port {options.port}: {reason}")
     with listener:
         return asyncio.run(_Process(config, options, listener).run())
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises OSError."""
+    """A listening TCP socket. Raises OSError, and UnicodeError for a host that no name server could know."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     listener = socket.socket(family, kind, protocol)
     try:

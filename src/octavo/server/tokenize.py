@@ -12,7 +12,7 @@ from octavo.server.body import parse, read_json_object
 from octavo.server.chat import render
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
-from octavo.server.prompts import check_token_ids, encode
+from octavo.server.prompts import INLINE_CHARACTERS, check_token_ids, encode
 from octavo.server.requests import DetokenizeRequest, TokenizeRequest
 from octavo.server.responses import Prompt, Tokens
 
@@ -37,8 +37,15 @@ async def tokenize(ctx: ServerContext, request: Request) -> Response:
             if getattr(body, name) is not None:
                 raise InvalidRequestError(f"{name}: goes with messages, not with prompt.", param=name)
         token_ids = await encode(ctx.llm.tokenizer, body.prompt, body.add_special_tokens is not False)
-    texts = [ctx.llm.tokenizer.token_text(token_id) for token_id in token_ids] if body.return_token_strs else None
+    texts = await _texts(ctx, token_ids) if body.return_token_strs else None
     return json_response(Tokens(len(token_ids), ctx.llm.info.max_model_len, token_ids, texts))
+
+
+async def _texts(ctx: ServerContext, token_ids: list[int]) -> list[str]:
+    """Each token as text; many are made in a thread."""
+    if len(token_ids) <= INLINE_CHARACTERS:
+        return list(map(ctx.llm.tokenizer.token_text, token_ids))
+    return await asyncio.to_thread(lambda: list(map(ctx.llm.tokenizer.token_text, token_ids)))
 
 
 async def detokenize(ctx: ServerContext, request: Request) -> Response:

@@ -88,7 +88,8 @@ def render_chat(template: str, messages: Sequence[Mapping[str, Any]], *, add_gen
     except _RefusalError as error:
         raise InvalidRequestError(f"the chat template refuses these messages: {error}", param="messages") from error
     except Exception as error:  # a template is foreign code and may fail in any way
-        raise InvalidRequestError(f"the chat template fails on these messages: {error}", param="messages") from error
+        problem = str(error) or type(error).__name__
+        raise InvalidRequestError(f"the chat template fails on these messages: {problem}", param="messages") from error
     return "".join(written)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 
 from octavo.protocol.errors import ModelLoadError, UnsupportedModelError
+from octavo.text.failures import TokenizersError, library_failures
 from octavo.text.parts import TokenizerParts
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -49,8 +50,9 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
                 raise UnsupportedModelError(f"{folder} has its tokenizer in {name} only; Octavo needs a tokenizer.json")
         raise ModelLoadError(f"{folder} has no tokenizer.json")
     try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
+        with library_failures():
+            backend = tokenizers.Tokenizer.from_file(str(path))
+    except TokenizersError as error:
         raise ModelLoadError(f"{path} can't be read as a tokenizer: {error}") from error
     # A request's text is never cut or padded, whatever the file was saved with.
     backend.no_truncation()

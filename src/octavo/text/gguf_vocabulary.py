@@ -16,6 +16,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers
 
+from octavo.loading.wording import one_line
 from octavo.protocol.errors import ModelLoadError, UnsupportedModelError
 from octavo.text.parts import TokenizerParts
 from octavo.text.pieces import METASPACE
@@ -85,16 +86,18 @@ class _Vocabulary:
         value = self.metadata.get(f"{_PREFIX}{name}_token_id")
         if value is None:
             return default if default is not None and default < len(self.tokens) else None
-        if not isinstance(value, int) or not 0 <= value < len(self.tokens):
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(self.tokens):
             raise self.fault(f"{name}_token_id", f"is {value!r}, which is no id of a vocabulary of {len(self.tokens)} tokens")
         return value
 
     def added_id(self, name: str, token_id: int | None, default: bool) -> tuple[int, ...]:
         """The tokens that `add_bos_token` or `add_eos_token` puts around a text."""
         wanted = self.metadata.get(f"{_PREFIX}add_{name}_token")
+        if wanted is not None and not isinstance(wanted, bool):
+            raise self.fault(f"add_{name}_token", f"is {one_line(repr(wanted))}, not true or false")
         if wanted and token_id is None:
             raise self.fault(f"add_{name}_token", f"is set but {_PREFIX}{name}_token_id is missing")
-        chosen = default if wanted is None else bool(wanted)
+        chosen = default if wanted is None else wanted
         return (token_id,) if chosen and token_id is not None else ()
 
     def of_kind(self, *kinds: int) -> list[str]:
@@ -150,9 +153,11 @@ def _byte_level_bpe(vocabulary: _Vocabulary) -> tuple[tokenizers.Tokenizer, bool
         logger.warning("%s has no %spre; text is cut as llama.cpp's default does, which may not be how the model was trained",
                        vocabulary.source, _PREFIX)  # fmt: skip
         name = "default"
-    pre_type = PRE_TYPES.get(name)
+    pre_type = PRE_TYPES.get(name) if isinstance(name, str) else None
     if pre_type is None:
-        raise UnsupportedModelError(f"{vocabulary.source} has {_PREFIX}pre {name!r}, a pre-tokenizer that Octavo has no code for")
+        raise UnsupportedModelError(
+            f"{vocabulary.source} has {_PREFIX}pre {one_line(repr(name))}, a pre-tokenizer that Octavo has no code for"
+        )
     merges = []
     for rank, merge in enumerate(_strings(vocabulary.metadata, "merges", vocabulary.source)):
         left, _, right = merge.partition(" ")

@@ -5,20 +5,49 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+class _Matcher:
+    """How much of one stop string the text so far ends with (Knuth, Morris and Pratt, 1977): amortized constant time a character.
+
+    The table of borders grows with the longest match that there has been, so that a long stop string costs nothing before it begins.
+    """
+
+    __slots__ = ("_borders", "matched", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.matched = 0
+        # For each start of the stop string, the length of its longest proper start that is also its end.
+        self._borders: list[int] = []
+
+    def advance(self, char: str) -> bool:
+        """Takes the next character; True if the stop string is complete, after which there must be none."""
+        matched = self._extended(self.matched, char)
+        if matched > len(self._borders):
+            self._borders.append(self._extended(self._borders[-1], char) if self._borders else 0)
+        self.matched = matched
+        return matched == len(self.stop)
+
+    def _extended(self, length: int, char: str) -> int:
+        """The longest start of the stop string that its first `length` characters followed by `char` end with."""
+        stop, borders = self.stop, self._borders
+        while length and stop[length] != char:
+            length = borders[length - 1]
+        return length + 1 if stop[length] == char else 0
+
+
 class StopChecker:
     """Finds the first stop string to be complete in a request's text, wherever the pieces part.
 
     The match that ends first wins, as if the text came one character at a time; of those that end together, the one given first. Only
-    text that may still become a stop string is held back, and each piece is searched once. `include_stop_str_in_output` keeps the stop
-    string at the end of the output.
+    text that may still become a stop string is held back. A character takes time in proportion to the number of stop strings, however
+    long they are and however much is held. `include_stop_str_in_output` keeps the stop string at the end of the output.
     """
 
     def __init__(self, stop: Sequence[str] = (), include_stop_str_in_output: bool = False) -> None:
-        self._stop = tuple(stop)
-        if "" in self._stop:
+        if "" in stop:
             raise ValueError("a stop string must not be empty")
+        self._matchers = tuple(map(_Matcher, stop))
         self._include = include_stop_str_in_output
-        self._longest = max(map(len, self._stop), default=0)
         self._held = ""
         self._stopped: str | None = None
 
@@ -30,41 +59,31 @@ class StopChecker:
         if self._stopped is not None:
             return "", self._stopped
         window = self._held + text
-        self._held = ""
         if not check:
+            self.flush()
             return window, None
-        found = self._find(window)
+        found = self._find(text)
         if found is not None:
-            start, self._stopped = found
-            return window[: start + len(self._stopped) if self._include else start], self._stopped
-        keep = len(window) - self._undecided(window)
+            end, self._stopped = len(self._held) + found[0], found[1]
+            self._held = ""
+            return window[: end if self._include else end - len(self._stopped)], self._stopped
+        keep = len(window) - max((matcher.matched for matcher in self._matchers), default=0)
         self._held = window[keep:]
         return window[:keep], None
 
     def flush(self) -> str:
         """The text still held back, when the output ends without a stop string."""
+        for matcher in self._matchers:
+            matcher.matched = 0
         held, self._held = self._held, ""
         return held
 
-    def _find(self, window: str) -> tuple[int, str] | None:
-        best: tuple[int, str] | None = None
-        end = len(window)
-        for stop in self._stop:
-            # A later stop string must end strictly before the best so far.
-            start = window.find(stop, 0, end)
-            if start >= 0:
-                best, end = (start, stop), start + len(stop) - 1
-        return best
-
-    def _undecided(self, window: str) -> int:
-        """The length of the longest end of `window` that begins a stop string."""
-        most = 0
-        first = max(0, len(window) - self._longest + 1)
-        for stop in self._stop:
-            start = window.find(stop[0], max(first, len(window) - len(stop) + 1))
-            while start >= 0:
-                if stop.startswith(window[start:]):
-                    most = max(most, len(window) - start)
-                    break
-                start = window.find(stop[0], start + 1)
-        return most
+    def _find(self, text: str) -> tuple[int, str] | None:
+        """Where in `text` the first stop string is complete, and which."""
+        if not self._matchers:
+            return None
+        for place, char in enumerate(text, 1):
+            for matcher in self._matchers:
+                if (matcher.matched or char == matcher.stop[0]) and matcher.advance(char):
+                    return place, matcher.stop
+        return None

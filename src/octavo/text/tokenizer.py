@@ -11,10 +11,14 @@ from typing import Any
 from octavo.loading.checkpoint import Checkpoint
 from octavo.protocol.errors import InvalidRequestError
 from octavo.text.chat_template import choose_template, render_chat
+from octavo.text.failures import TokenizersError, library_failures
 from octavo.text.folder import parts_from_folder
 from octavo.text.gguf_vocabulary import parts_from_gguf
 from octavo.text.parts import TokenizerParts
 from octavo.text.pieces import piece_decoder
+
+# Characters that take milliseconds at most.
+SHORT_TEXT = 16 * 1024
 
 
 class Tokenizer:
@@ -54,13 +58,24 @@ class Tokenizer:
         """Token ids of `text`. Text that spells a special token becomes that token, wherever it stands.
 
         With `add_special_tokens` the model's BOS, EOS and the like are added as its tokenizer says. Raises InvalidRequestError for text
-        that is not valid Unicode (a lone surrogate).
+        that is not valid Unicode (a lone surrogate), or that the model's own tokenizer breaks on. Other threads run during a long text.
         """
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            with library_failures():
+                ids = self._ids(text, add_special_tokens)
         except TypeError as error:
             raise InvalidRequestError("the text holds a lone surrogate, which is not valid Unicode", param="prompt") from error
+        except TokenizersError as error:
+            raise InvalidRequestError(f"the model's tokenizer fails on this text: {error}", param="prompt") from error
         return [*self._parts.prefix_ids, *ids, *self._parts.suffix_ids] if add_special_tokens else ids
+
+    def _ids(self, text: str, add_special_tokens: bool) -> list[int]:
+        if len(text) <= SHORT_TEXT:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        else:
+            # Of the library's functions only those for batches let go of the interpreter's lock.
+            ids = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids that are no token give nothing."""

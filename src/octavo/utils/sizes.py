@@ -17,7 +17,8 @@ _UNITS = {
     "tib": 2**40,
 }
 _SHORT = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", re.ASCII)
+# No machine's memory takes more digits.
+_PATTERN = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)", re.ASCII)
 
 
 def parse_size(text: str) -> int:
