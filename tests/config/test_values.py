@@ -48,7 +48,7 @@ def test_no_field_takes_a_value_of_another_type(kind: Any, name: str, value: Any
         (SchedulerConfig, "max_num_seqs", True, "must be a whole number, not True"),
         (SchedulerConfig, "max_num_batched_tokens", np.float64(8), "must be a whole number, not "),
         (BackendConfig, "threads", "x", "must be a whole number, not 'x'"),
-        (BackendConfig, "threads", -(2**200), "must be at least 0, not an integer of 201 bits"),
+        (BackendConfig, "threads", -(2**200), "must be from 0 to 4096, not an integer of 201 bits"),
         (EngineConfig, "seed", "a", "must be a whole number, or None, not 'a'"),
         (EngineConfig, "model", "smollm2", "must be ModelConfig, not 'smollm2'"),
         (ServerOptions, "port", "8000", "must be a whole number, not '8000'"),
