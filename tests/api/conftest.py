@@ -11,7 +11,7 @@ from processes import is_alive
 from spy_recorder import SpyRecorder
 
 from octavo import LLM, AsyncLLM
-from octavo.config.engine import CacheConfig, EngineConfig, ModelConfig
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +52,9 @@ def served_model(tiny_llama: Path) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def allm(served_model: Path, recorder: SpyRecorder) -> AsyncIterator[AsyncLLM]:
     """One AsyncLLM for the tests of a module; no request may be left at its end."""
-    config = EngineConfig(model=ModelConfig(str(served_model)), cache=CacheConfig(kv_cache_memory=64 << 20), seed=0)
+    # Tests that act while a request runs serve the long model, and on the native backend it would be over too soon.
+    backend = BackendConfig("reference" if served_model.name == "long-llama" else "auto")
+    config = EngineConfig(model=ModelConfig(str(served_model)), cache=CacheConfig(kv_cache_memory=64 << 20), backend=backend, seed=0)
     async with asyncio.timeout(60):
         made = await AsyncLLM.start(config, recorder=recorder, quiet=True)
     yield made

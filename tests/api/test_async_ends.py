@@ -16,7 +16,7 @@ from processes import children, is_alive
 from spy_recorder import SpyRecorder
 
 from octavo import AsyncLLM, RequestOutput, SamplingParams
-from octavo.config.engine import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.protocol.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError, OctavoError
 from octavo.protocol.wire import EngineOutput
 
@@ -203,7 +203,8 @@ async def test_the_engine_is_one_child_that_leaves_no_file(allm: AsyncLLM) -> No
 
 
 async def launch(model: Path, recorder: SpyRecorder | None = None, **options: Any) -> AsyncLLM:
-    config = EngineConfig(model=ModelConfig(str(model)), **options)
+    # On the native backend requests of a small model would be over too soon.
+    config = EngineConfig(model=ModelConfig(str(model)), backend=BackendConfig("reference"), **options)
     async with asyncio.timeout(30):
         return await AsyncLLM.start(config, recorder=recorder, quiet=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from processes import wait_until
-from serve_process import LiveServer
+from serve_process import UNHURRIED, LiveServer
 from sse import connect, events, post_bytes, read_all, reset_on_close, unchunk
 
 ABORTED = 'vllm:request_success_total{finished_reason="abort"}'
@@ -18,7 +18,7 @@ ABORTED = 'vllm:request_success_total{finished_reason="abort"}'
 @pytest.fixture(scope="module")
 def server(long_llama: Path) -> Iterator[LiveServer]:
     """A context of 8,192 tokens, so that requests last."""
-    with LiveServer(long_llama, "--kv-cache-memory", "64MiB") as live:
+    with LiveServer(long_llama, *UNHURRIED, "--kv-cache-memory", "64MiB") as live:
         yield live
         assert live.stop() == 0
         assert "Traceback" not in live.stderr

@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 from processes import is_alive, wait_until
-from serve_process import LiveServer
+from serve_process import UNHURRIED, LiveServer
 from sse import connect, post_bytes, read_all
 
 LONG = {"prompt": "The cat", "temperature": 0, "max_tokens": 8000, "ignore_eos": True}
@@ -22,7 +22,7 @@ LONG = {"prompt": "The cat", "temperature": 0, "max_tokens": 8000, "ignore_eos":
 
 @pytest.fixture
 def doomed(long_llama: Path) -> Iterator[LiveServer]:
-    with LiveServer(long_llama, "--kv-cache-memory", "64MiB") as live:
+    with LiveServer(long_llama, *UNHURRIED, "--kv-cache-memory", "64MiB") as live:
         yield live
         wait_until(lambda: not any(map(is_alive, live.pids)), 5, "every process has ended")
         assert live.left_behind == []

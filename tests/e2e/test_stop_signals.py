@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from processes import is_alive, wait_until
-from serve_process import LiveServer
+from serve_process import UNHURRIED, LiveServer
 from sse import connect, events, post_bytes
 
 Start = Callable[..., LiveServer]
@@ -27,7 +27,7 @@ def start(long_llama: Path) -> Iterator[Start]:
         started: list[LiveServer] = []
 
         def make(*arguments: str) -> LiveServer:
-            started.append(stack.enter_context(LiveServer(long_llama, "--kv-cache-memory", "64MiB", *arguments)))
+            started.append(stack.enter_context(LiveServer(long_llama, *UNHURRIED, "--kv-cache-memory", "64MiB", *arguments)))
             return started[-1]
 
         yield make
@@ -105,7 +105,7 @@ def test_a_second_signal_does_not_wait(start: Start) -> None:
 
 @pytest.mark.parametrize("delay", [0.3, 0.8])
 def test_a_signal_while_it_starts(long_llama: Path, delay: float) -> None:
-    with LiveServer(long_llama, ready=False) as server:
+    with LiveServer(long_llama, *UNHURRIED, ready=False) as server:
         time.sleep(delay)
         os.killpg(server.process.pid, signal.SIGINT)
         assert server.wait(10) in (0, 130)

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from processes import wait_until
-from serve_process import LiveServer
+from serve_process import UNHURRIED, LiveServer
 from sse import connect, post_bytes
 
 GAUGES = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"]
@@ -21,7 +21,7 @@ REASONS = ["stop", "length", "abort", "error"]
 def server(long_llama: Path) -> Iterator[LiveServer]:
     """A pool so small that two long requests can't both stay in it."""
     arguments = ("--num-gpu-blocks-override", "40", "--max-model-len", "512", "--served-model-name", "tiny")
-    with LiveServer(long_llama, *arguments) as live:
+    with LiveServer(long_llama, *UNHURRIED, *arguments) as live:
         yield live
         assert live.stop() == 0
 

@@ -13,12 +13,12 @@ from octavo.protocol.wire import EngineRequest
 
 
 def config_for(model: Path | str, *, longest: int | None = None, seats: int = 64, **cache: Any) -> EngineConfig:
-    """A small engine with one thread."""
+    """A small engine with one thread, on the backend that is slow enough to act while a request runs."""
     return EngineConfig(
         model=ModelConfig(str(model), max_model_len=longest),
         cache=CacheConfig(**({"kv_cache_memory": 64 << 20} | cache)),
         scheduler=SchedulerConfig(max_num_seqs=seats),
-        backend=BackendConfig(threads=1),
+        backend=BackendConfig("reference", threads=1),
     )
 
 

@@ -22,6 +22,10 @@ START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 
 
+# For tests that act while a request runs: on the native backend hundreds of tokens of a small model take milliseconds.
+UNHURRIED = ("--backend", "reference")
+
+
 class LiveServer:
     """Started when `with` is entered, and by then answering unless `ready` is false; gone with its engine when it is left.
 
