@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import octavo
+from octavo.backends.select import has_native
 from octavo.cli.main import main
 from octavo.protocol.errors import ModelLoadError
 
@@ -131,3 +132,15 @@ def test_ctrl_c_in_its_first_moments_leaves_no_traceback(seconds: float):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, "")
+
+
+@pytest.mark.skipif(not has_native(), reason="this installation has no native module")
+def test_an_unknown_instruction_set_is_named_as_the_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fixtures_dir: Path
+) -> None:
+    """In a process that runs the engine itself, as the benchmarks do."""
+    monkeypatch.setenv("OCTAVO_CPU_ISA", "sse9")
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "latency", str(fixtures_dir / "tiny-llama")])
+    assert ended.value.code == 1
+    assert 'octavo: OCTAVO_CPU_ISA: there is no instruction set "sse9"' in capsys.readouterr().err

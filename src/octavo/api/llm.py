@@ -28,7 +28,7 @@ from octavo.text.tokenizer import Tokenizer
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "tensor_parallel_size": (1,),
     "pipeline_parallel_size": (1,),
-    "dtype": ("auto", "float32"),
+    "dtype": ("auto",),
     "quantization": (None,),
     "trust_remote_code": (False,),
     "enforce_eager": (True, False),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.backends.select import has_native
+from octavo.backends.select import chosen_isa, has_native
 from octavo.bench.report import Table, number
 from octavo.utils.machine import total_memory, usable_cores
 
@@ -66,7 +66,7 @@ def measure_machine(threads: int = 0, isa: str = "") -> Machine:
     if has_native():
         from octavo import _native
 
-        name = isa or _native.isa()
+        name = isa or chosen_isa()
         read = _native.read_rate(threads, name, READ_BYTES, READ_PASSES)
         int8, bf16 = (_native.arithmetic_rate(threads, name, kind) for kind in ("int8", "bf16"))
     else:

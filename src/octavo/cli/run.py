@@ -27,9 +27,11 @@ def fail(message: str, code: int = FAILED) -> NoReturn:
 def sentence(error: OctavoError) -> str:
     """The error's message, with a configuration field named as the flag that sets it."""
     prefix = f"{error.param}: "
-    if isinstance(error, ConfigError) and error.param and error.message.startswith(prefix):
-        return f"{flag_name(error.param)} {error.message.removeprefix(prefix)}"
-    return error.message
+    # A name in capitals is an environment variable's.
+    if not isinstance(error, ConfigError) or not error.param or error.param.isupper() or not error.message.startswith(prefix):
+        return error.message
+    rest = error.message.removeprefix(prefix)
+    return f"{flag_name(error.param)}{'' if rest.startswith(('must ', 'is ', 'holds ')) else ':'} {rest}"
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:

@@ -31,4 +31,4 @@ class CpuBackend:
             raise ConfigError(str(error), param="OCTAVO_CPU_ISA") from None
         lowering = Lowering(graph, native, weights, on_progress)
         lowering.run()
-        return CpuProgram(native, [f"{count} tensors stored as {label}, rounded" for label, count in lowering.rounded.items()])
+        return CpuProgram(native, [f"rounded at load: {count} of the tensors ({label})" for label, count in lowering.rounded.items()])

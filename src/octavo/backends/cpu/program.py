@@ -27,14 +27,17 @@ class CpuProgram:
         return int(self._native.weights_bytes())
 
     def kv_bytes_per_block(self, block_size: int) -> int:
-        """Bytes of keys and values of one block, all layers together."""
+        """Bytes of keys and values of one block, all layers together. Raises ConfigError for a block size that is no multiple of 16: the
+        kernels read keys sixteen at a time."""
+        if block_size % BLOCK_MULTIPLE:
+            raise ConfigError(
+                f"block_size: must be at least {BLOCK_MULTIPLE} on the cpu backend, not {block_size}; --backend reference takes less",
+                param="block_size",
+            )
         return int(self._native.cache_bytes_per_block(block_size))
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
-        """Makes the KV cache, in memory that the system commits as it is first written. Raises ConfigError for a block size that is no
-        multiple of 16: the kernels read keys sixteen at a time."""
-        if block_size % BLOCK_MULTIPLE:
-            raise ConfigError(f"block_size: the cpu backend needs a multiple of {BLOCK_MULTIPLE}, not {block_size}", param="block_size")
+        """Makes the KV cache, in memory that the system commits as it is first written."""
         self._native.allocate_cache(num_blocks, block_size)
 
     def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
