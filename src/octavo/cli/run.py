@@ -31,7 +31,7 @@ def sentence(error: OctavoError) -> str:
     if not isinstance(error, ConfigError) or not error.param or error.param.isupper() or not error.message.startswith(prefix):
         return error.message
     rest = error.message.removeprefix(prefix)
-    return f"{flag_name(error.param)}{'' if rest.startswith(('must ', 'is ', 'holds ')) else ':'} {rest}"
+    return f"{flag_name(error.param)}{'' if rest.startswith(('must ', 'is ', 'holds ', "can't ")) else ':'} {rest}"
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
