@@ -15,6 +15,9 @@ from octavo.protocol.errors import ConfigError, OctavoError
 
 FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
+# A message that begins with one of these goes on from the flag's name.
+_VERBS = ("must ", "is ", "holds ", "can't ")
+
 P = ParamSpec("P")
 
 
@@ -31,7 +34,8 @@ def sentence(error: OctavoError) -> str:
     if not isinstance(error, ConfigError) or not error.param or error.param.isupper() or not error.message.startswith(prefix):
         return error.message
     rest = error.message.removeprefix(prefix)
-    return f"{flag_name(error.param)}{'' if rest.startswith(('must ', 'is ', 'holds ', "can't ")) else ':'} {rest}"
+    colon = "" if rest.startswith(_VERBS) else ":"
+    return f"{flag_name(error.param)}{colon} {rest}"
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
