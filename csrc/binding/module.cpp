@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -57,16 +58,43 @@ void require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
 }
 
+// Marks a program as running, under the GIL, from before it is let go of until it is held again: what another thread asks of the program
+// meanwhile is refused, as it would move the memory that the step works in.
+class Turn {
+ public:
+  explicit Turn(bool& running) : running_(running) {
+    check(running);
+    running = true;
+  }
+  ~Turn() { running_ = false; }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  static void check(bool running) {
+    if (running) throw std::logic_error("a program does one thing at a time, and another thread still runs it");
+  }
+
+ private:
+  bool& running_;
+};
+
 // A program that one Python thread runs at a time.
 class BoundProgram {
  public:
   BoundProgram(std::size_t vocabulary, int threads, std::vector<int> cores, const std::string& isa)
       : program_(vocabulary, threads, std::move(cores), kernels_for(isa.empty() ? chosen() : from_name(isa))) {}
 
-  Program* operator->() { return &program_; }
+  // To be changed, which it must not be while it runs.
+  Program* operator->() {
+    Turn::check(running_);
+    return &program_;
+  }
+
+  const Program& read() const { return program_; }
 
   // How many of a linear's values the layout could not hold exactly. `data` is [rows, bytes a row]; row r of the linear is row order[r] of it.
   std::size_t fill(std::size_t linear, int storage, const Bytes& data, const Longs& order) {
+    const Turn turn(running_);
     const PackedLinear& packed = program_.linear(linear);
     require(storage >= 0 && storage <= static_cast<int>(Storage::kQ4_1), "unknown storage");
     const std::size_t bytes = row_bytes(static_cast<Storage>(storage), packed.inner);
@@ -93,22 +121,28 @@ class BoundProgram {
     return changed;
   }
 
-  // The logits [samples, vocabulary]: a view that the next run overwrites.
+  // The logits [samples, vocabulary]: a view that the next run overwrites, or leaves behind if it needs more room.
   Logits run(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
              const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows) {
+    const Turn turn(running_);
     const StepInputs step = step_of(token_ids, positions, slots, query_starts, sequence_lengths, block_tables, logit_rows);
     const float* logits = nullptr;
     {
       nb::gil_scoped_release release;
       logits = program_.run(step);
     }
-    return {logits, {step.samples, program_.vocabulary()}, nb::find(this)};
+    using Kept = std::shared_ptr<const std::uint8_t[]>;
+    auto kept = std::make_unique<Kept>(program_.logits_memory());
+    const nb::capsule owner(kept.get(), [](void* pointer) noexcept { delete static_cast<Kept*>(pointer); });
+    kept.release();
+    return {logits, {step.samples, program_.vocabulary()}, owner};
   }
 
   // A step and its sampling in one call; see SamplingInputs and SamplingResults. `records` holds a SamplingRow for each of logit_rows.
   Results run_and_sample(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
                          const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows, const Records& records,
                          const Integers& ids, const Integers& counts) {
+    const Turn turn(running_);
     const StepInputs step = step_of(token_ids, positions, slots, query_starts, sequence_lengths, block_tables, logit_rows);
     const SamplingInputs sampling = sampling_of(records, ids, counts);
     const SamplingResults* results = nullptr;
@@ -120,6 +154,7 @@ class BoundProgram {
   }
 
   Results sample(const GivenLogits& logits, const Records& records, const Integers& ids, const Integers& counts) {
+    const Turn turn(running_);
     const SamplingInputs sampling = sampling_of(records, ids, counts);
     const bool fits = logits.shape(0) == sampling.rows.size() && logits.shape(1) == program_.vocabulary();
     require(fits, "the logits have another shape than the rows");
@@ -155,6 +190,7 @@ class BoundProgram {
   }
 
   Program program_;
+  bool running_ = false;
 };
 
 }  // namespace
@@ -207,8 +243,8 @@ NB_MODULE(_native, module) {
       .def("attend",
            [](BoundProgram& p, std::size_t source, std::size_t target, std::size_t layer, std::size_t rope, std::size_t heads,
               std::size_t window, float scale) { p->add_operation(AttendOp{source, target, layer, rope, heads, window, scale}); })
-      .def("weights_bytes", [](BoundProgram& p) { return p->weights_bytes(); })
-      .def("cache_bytes_per_block", [](BoundProgram& p, std::size_t block_size) { return p->cache_bytes_per_block(block_size); })
+      .def("weights_bytes", [](const BoundProgram& p) { return p.read().weights_bytes(); })
+      .def("cache_bytes_per_block", [](const BoundProgram& p, std::size_t block_size) { return p.read().cache_bytes_per_block(block_size); })
       .def("allocate_cache", [](BoundProgram& p, std::size_t blocks, std::size_t block_size) { p->allocate_cache(blocks, block_size); })
       .def("copy_blocks", [](BoundProgram& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& copies) { p->copy_blocks(copies); })
       .def("run", &BoundProgram::run)

@@ -28,17 +28,24 @@ class AlignedBytes {
     if (size == 0) return;
     constexpr std::size_t kHuge = std::size_t{2} << 20;
     const std::size_t alignment = size >= kHuge ? kHuge : 64;
-    data_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment)));
-    if (!data_) throw std::bad_alloc();
+    auto* bytes = static_cast<std::uint8_t*>(std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment));
+    if (bytes == nullptr) throw std::bad_alloc();
+    data_.reset(bytes, Free{});
 #if defined(__linux__)
     if (size >= kHuge) madvise(data_.get(), size, MADV_HUGEPAGE);
 #endif
     if (zero) std::memset(data_.get(), 0, size);
   }
 
+  AlignedBytes(AlignedBytes&&) = default;
+  AlignedBytes& operator=(AlignedBytes&&) = default;
+
   std::uint8_t* data() { return data_.get(); }
   const std::uint8_t* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
+
+  // Keeps the bytes alive even when this grows or goes: for those who look at them from outside.
+  std::shared_ptr<const std::uint8_t[]> keep() const { return data_; }
 
   // At least `size` bytes; what was there is lost if it grows.
   void reserve(std::size_t size) {
@@ -49,7 +56,7 @@ class AlignedBytes {
   struct Free {
     void operator()(std::uint8_t* pointer) const { std::free(pointer); }
   };
-  std::unique_ptr<std::uint8_t[], Free> data_;
+  std::shared_ptr<std::uint8_t[]> data_;
   std::size_t size_ = 0;
 };
 

@@ -172,6 +172,10 @@ void Program::check(const StepInputs& step) const {
 
 const float* Program::logits() { return floats_[std::get<ProductOp>(operations_.back()).target].row(0); }
 
+std::shared_ptr<const std::uint8_t[]> Program::logits_memory() const {
+  return floats_[std::get<ProductOp>(operations_.back()).target].memory.keep();
+}
+
 const float* Program::run(const StepInputs& step) {
   check(step);
   prepare(step);

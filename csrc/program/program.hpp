@@ -94,8 +94,10 @@ class Program {
   void allocate_cache(std::size_t num_blocks, std::size_t block_size);
   void copy_blocks(const std::vector<std::pair<std::int64_t, std::int64_t>>& copies);
 
-  // Runs one step; the result is [samples][vocabulary] floats, valid until the next run.
+  // Runs one step; the result is [samples][vocabulary] floats, valid until the next run. Whoever looks at them for longer holds
+  // `logits_memory`: the next run may overwrite them, but does not free them then.
   const float* run(const StepInputs& step);
+  std::shared_ptr<const std::uint8_t[]> logits_memory() const;
 
   // Runs one step and samples a token for each of its rows of logits; the result is valid until the next of these two.
   const SamplingResults& run_and_sample(const StepInputs& step, const SamplingInputs& sampling);

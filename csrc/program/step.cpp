@@ -21,6 +21,7 @@ void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_
   for (std::size_t s = 0; s < step.sequences; ++s) {
     require(step.query_starts[s] < step.query_starts[s + 1], "every sequence of a step needs a token");
     const auto first = static_cast<std::size_t>(step.query_starts[s]), last = static_cast<std::size_t>(step.query_starts[s + 1]);
+    require(last <= step.tokens, "query_starts run beyond the number of tokens");
     const auto length = static_cast<std::size_t>(std::max(step.sequence_lengths[s], 0));
     require(length >= last - first, "a sequence is shorter than its tokens in the step");
     require((length + block_size - 1) / block_size <= step.table_width, "a block table is too short for its sequence");

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -168,4 +170,64 @@ def test_blocks_to_copy_are_checked() -> None:
         with pytest.raises(ValueError, match="out of range"):
             program.copy_blocks(copies)
     program.copy_blocks([(0, 0), (0, BLOCKS - 1)])
+    program.close()
+
+
+def test_a_start_beyond_the_tokens_is_seen_before_they_are_read() -> None:
+    model = Model(Config("BF16", 32, heads=2, kv_heads=1, head_dim=16, intermediate=32))
+    program = model.compile(ISAS[-1], blocks=BLOCKS)
+    step = step_of([(place(random_tokens([16], 67), random.Random(4), BLOCKS)[0], 16)])
+    bad = replace(
+        step,
+        query_starts=np.array([0, 600, 16], np.int32),
+        sequence_lengths=np.array([600, 1], np.int32),
+        block_tables=np.repeat(step.block_tables[:1], 38, axis=1).repeat(2, axis=0),
+    )
+    with pytest.raises(ValueError, match="query_starts"):
+        program.run(bad)
+    program.close()
+
+
+def test_logits_stay_readable_when_a_longer_step_or_close_follows() -> None:
+    model = Model(Config("BF16", 32, heads=2, kv_heads=1, head_dim=16, intermediate=32, vocabulary=4099))
+    program = model.compile(ISAS[-1], blocks=BLOCKS)
+    sequence = place(random_tokens([600], 4099), random.Random(4), BLOCKS)[0]
+    short = program.run(step_of([(sequence, 100)]))
+    kept = short.copy()
+    sequence.done = 100
+    long = program.run(step_of([(sequence, 500)]))
+    last = long.copy()
+    program.close()
+    # 100 rows are too few for the 500 of the second step, which therefore took memory of its own.
+    assert short.tobytes() == kept.tobytes()
+    assert long.tobytes() == last.tobytes()
+
+
+def test_a_running_program_is_closed_to_other_threads() -> None:
+    model = Model(Config("BF16", 256, heads=4, kv_heads=2, head_dim=64, intermediate=512, vocabulary=500, layers=4))
+    program = model.compile(ISAS[-1], blocks=256)
+    sequence = place(random_tokens([4000], 500), random.Random(4), 256)[0]
+    step = replace(step_of([(sequence, 4000)]), logit_rows=np.array([3999], np.int32))
+    wanted = program.run(step).tobytes()
+    given: list[bytes] = []
+    refused: list[str] = []
+
+    def insist() -> None:
+        while not given:
+            with contextlib.suppress(RuntimeError):  # where the other thread came first
+                given.append(program.run(step).tobytes())
+
+    runner = threading.Thread(target=insist)
+    runner.start()
+    one = step_of([(sequence, 1)])
+    while runner.is_alive():
+        for ask in (lambda: program.run(one), lambda: program.copy_blocks([]), lambda: program._native.add_floats(1, False)):
+            try:
+                ask()
+            except RuntimeError as error:
+                refused.append(str(error))
+    runner.join()
+    assert refused
+    assert all("another thread" in each for each in refused)
+    assert given == [wanted]
     program.close()
