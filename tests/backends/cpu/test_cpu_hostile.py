@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -231,3 +233,32 @@ def test_a_running_program_is_closed_to_other_threads() -> None:
     assert all("another thread" in each for each in refused)
     assert given == [wanted]
     program.close()
+
+
+def test_layers_share_the_room_for_what_attention_gives() -> None:
+    """A buffer for each would be the greater part of a long step's memory."""
+    counts = []
+    for layers in (2, 9):
+        model = Model(Config("BF16", 32, heads=2, kv_heads=1, head_dim=16, intermediate=32, layers=layers))
+        program = model.compile(ISAS[-1], blocks=BLOCKS)
+        counts.append(program._native.add_floats(1, False))
+        program.close()
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+def test_threads_that_the_system_refuses_are_named() -> None:
+    script = """if True:
+        import resource
+        from octavo.backends.cpu.backend import CpuBackend
+        from octavo.graph.graph import Graph
+        import octavo._native
+        size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + (256 << 20), resource.RLIM_INFINITY))
+        try:
+            CpuBackend(1000).compile(Graph(8), lambda name: None, lambda done: None)
+        except octavo.protocol.errors.ConfigError as error:
+            print(error.param, error.message)
+    """
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert result.stdout.startswith("threads threads: 1000 could not be started: "), result.stderr

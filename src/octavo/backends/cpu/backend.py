@@ -23,12 +23,15 @@ class CpuBackend:
         self._isa = isa
 
     def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None]) -> CpuProgram:
-        """Packs the graph's weights, by all threads, and writes the fused operations. Raises ConfigError for an unknown OCTAVO_CPU_ISA."""
+        """Packs the graph's weights, by all threads, and writes the fused operations. Raises ConfigError for an unknown
+        OCTAVO_CPU_ISA, or more threads than the system gives."""
         _native = import_module("octavo._native")
         try:
             native = _native.Program(graph.vocab_size, self._threads, [], self._isa)
         except ValueError as error:
             raise ConfigError(str(error), param="OCTAVO_CPU_ISA") from None
+        except RuntimeError as error:  # what C++ makes of a thread that the system refuses
+            raise ConfigError(f"threads: {self._threads} could not be started: {error}", param="threads") from None
         lowering = Lowering(graph, native, weights, on_progress)
         lowering.run()
         return CpuProgram(native, [f"rounded at load: {count} of the tensors ({label})" for label, count in lowering.rounded.items()])

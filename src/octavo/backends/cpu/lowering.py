@@ -87,7 +87,7 @@ class Lowering:
         projected = self._shared("qkv", sum(linear.output.width for linear in linears))
         columns = [0, linears[0].output.width, linears[0].output.width + linears[1].output.width]
         self._products(value.inputs[0], list(zip(linears, columns, strict=True)), projected, add=False)
-        target = self._native.add_floats(operation.output.width, False)
+        target = self._attended(place, operation.output.width)
         self._native.attend(
             projected,
             target,
@@ -100,6 +100,16 @@ class Lowering:
         self._floats[operation.output.index] = target
         if place == self._last_attention:
             self._gather(place)
+
+    def _attended(self, place: int, width: int) -> int:
+        """Where an attention's output goes: to a buffer that every layer uses in turn, unless what another left there is still needed. A
+        buffer for each layer would be the greater part of a long step's memory."""
+        shared = self._shared("attended", width)
+        for index, target in self._floats.items():
+            converted = (index, True) in self._activations or (index, False) in self._activations
+            if target == shared and (not converted or self._last_use.get(index, -1) > place):
+                return int(self._native.add_floats(width, False))
+        return shared
 
     def _gather(self, place: int) -> None:
         """Goes on with the rows whose logits are wanted: of this attention's output, and of whatever else is still needed."""
