@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import subprocess
 import sys
@@ -247,6 +248,7 @@ def test_layers_share_the_room_for_what_attention_gives() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="the address sanitizer needs all of the address space")
 def test_threads_that_the_system_refuses_are_named() -> None:
     script = """if True:
         import resource
