@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+# A shell that starts a job in the background leaves interrupts ignored, and processes started from here would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A slow or busy machine must not fail a test, and a failure seen only in CI must print what repeats it.
 hypothesis.settings.register_profile("local", deadline=None)
