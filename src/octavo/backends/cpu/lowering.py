@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.base import WeightSource
-from octavo.backends.cpu.packing import Layout, layout_of, packable
+from octavo.backends.cpu.packing import LAYOUTS, Layout, packable
 from octavo.graph.graph import Graph, Operation, RopeSpec, Value
 from octavo.protocol.errors import UnsupportedModelError
 from octavo.quantization.decode import decode
@@ -22,11 +22,10 @@ from octavo.quantization.decode import decode
 
 @dataclass(slots=True)
 class PackedWeight:
-    """A linear of the program: its index, its layout, and how many of its values the layout could not hold exactly."""
+    """A linear of the program: its index and its layout."""
 
     index: int
     layout: Layout
-    changed: int
 
 
 class Lowering:
@@ -207,10 +206,10 @@ class Lowering:
             outputs, inner = tensor.shape
             index = self._native.add_linear(ready.layout, outputs, inner, self._bias(bias))
             changed = self._native.fill(index, ready.storage, ready.data, np.empty(0, np.int64))
-            if changed or tensor.kind not in ("F32", "F16", "BF16", "Q8_0", "Q5_0", "Q4_0", "Q4_1"):
-                label = f"{tensor.kind} as {layout_of(tensor.kind).name.lower()}"
+            if changed or tensor.kind not in LAYOUTS:
+                label = f"{tensor.kind} as {ready.layout.name.lower()}"
                 self.rounded[label] = self.rounded.get(label, 0) + 1
-            self._packed[name] = PackedWeight(index, ready.layout, changed)
+            self._packed[name] = PackedWeight(index, ready.layout)
             self._on_progress(tensor.nbytes)
         return self._packed[name]
 
