@@ -17,6 +17,7 @@
 
 #include "binding/probe.hpp"
 #include "isa/isa.hpp"
+#include "kernels/tables.hpp"
 #include "pack/pack.hpp"
 #include "program/program.hpp"
 
@@ -36,21 +37,6 @@ using Records = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::d
 using Ids = std::vector<std::int32_t>;
 using Logprobs = std::vector<float>;
 using Results = std::tuple<Ids, Logprobs, Ids, Ids, Logprobs>;
-
-const Kernels& kernels_for(Isa isa) {
-  switch (isa) {
-#if defined(__x86_64__)
-    case Isa::kAvx512Bf16:
-      return kAvx512Bf16Kernels;
-    case Isa::kAvx512Vnni:
-      return kAvx512VnniKernels;
-    case Isa::kAvx2:
-      return kAvx2Kernels;
-#endif
-    default:
-      return kPortableKernels;
-  }
-}
 
 std::vector<float> copy_of(const Floats& values) { return {values.data(), values.data() + values.shape(0)}; }
 
@@ -82,7 +68,7 @@ class Turn {
 class BoundProgram {
  public:
   BoundProgram(std::size_t vocabulary, int threads, std::vector<int> cores, const std::string& isa)
-      : program_(vocabulary, threads, std::move(cores), kernels_for(isa.empty() ? chosen() : from_name(isa))) {}
+      : program_(vocabulary, threads, std::move(cores), kernels_of(isa.empty() ? chosen() : from_name(isa))) {}
 
   // To be changed, which it must not be while it runs.
   Program* operator->() {

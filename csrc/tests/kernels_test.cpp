@@ -13,7 +13,7 @@
 #include "isa/isa.hpp"
 #include "pack/float16.hpp"
 #include "tests/check.hpp"
-#include "tests/isas.hpp"
+#include "kernels/tables.hpp"
 
 namespace {
 
@@ -433,7 +433,7 @@ void attention(const Kernels& kernels) {
 
 int main() {
   for (const octavo::Isa isa : octavo::available()) {
-    const octavo::Kernels& kernels = octavo::test::kernels_of(isa);
+    const octavo::Kernels& kernels = octavo::kernels_of(isa);
     CHECK(octavo::name(isa) == kernels.name);
     quantize_row(kernels);
     round_row(kernels);

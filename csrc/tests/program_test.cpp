@@ -13,7 +13,7 @@
 #include "isa/isa.hpp"
 #include "pack/pack.hpp"
 #include "tests/check.hpp"
-#include "tests/isas.hpp"
+#include "kernels/tables.hpp"
 
 namespace {
 
@@ -184,10 +184,10 @@ void refused_steps(const Kernels& kernels) {
 int main() {
   const std::vector<octavo::Isa>& isas = octavo::available();
 #if defined(__SANITIZE_THREAD__)
-  any_number_of_threads(octavo::test::kernels_of(isas.back()));  // what threads share does not depend on the kernels
+  any_number_of_threads(octavo::kernels_of(isas.back()));  // what threads share does not depend on the kernels
 #else
-  for (const octavo::Isa isa : isas) any_number_of_threads(octavo::test::kernels_of(isa));
+  for (const octavo::Isa isa : isas) any_number_of_threads(octavo::kernels_of(isa));
 #endif
-  refused_steps(octavo::test::kernels_of(isas.back()));
+  refused_steps(octavo::kernels_of(isas.back()));
   return octavo::test::report("program");
 }

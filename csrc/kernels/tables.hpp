@@ -1,10 +1,10 @@
-// The kernels of an instruction set.
+// The table of kernels of an instruction set. Not for the kernels' own files: what is inline here is compiled for the baseline.
 #pragma once
 
 #include "isa/isa.hpp"
 #include "kernels/kernels.hpp"
 
-namespace octavo::test {
+namespace octavo {
 
 inline const Kernels& kernels_of(Isa isa) {
   switch (isa) {
@@ -21,4 +21,4 @@ inline const Kernels& kernels_of(Isa isa) {
   }
 }
 
-}  // namespace octavo::test
+}  // namespace octavo
