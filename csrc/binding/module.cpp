@@ -232,7 +232,12 @@ NB_MODULE(_native, module) {
       .def("weights_bytes", [](const BoundProgram& p) { return p.read().weights_bytes(); })
       .def("cache_bytes_per_block", [](const BoundProgram& p, std::size_t block_size) { return p.read().cache_bytes_per_block(block_size); })
       .def("allocate_cache", [](BoundProgram& p, std::size_t blocks, std::size_t block_size) { p->allocate_cache(blocks, block_size); })
-      .def("copy_blocks", [](BoundProgram& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& copies) { p->copy_blocks(copies); })
+      .def("copy_blocks",
+           [](BoundProgram& p, const std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>& copies) {
+             std::vector<BlockCopy> list;
+             for (const auto& [source, destination, tokens] : copies) list.push_back({source, destination, tokens});
+             p->copy_blocks(list);
+           })
       .def("run", &BoundProgram::run)
       .def("run_and_sample", &BoundProgram::run_and_sample)
       .def("sample", &BoundProgram::sample);

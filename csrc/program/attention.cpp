@@ -22,7 +22,7 @@ void clear(Softmax softmax, int rows, std::size_t width) {
 
 }  // namespace
 
-// Turns and stores what the tokens of a run bring for one KV head: its key and value, and the queries of its group.
+// Turns and stores what the tokens of a run bring for one KV head: the queries of its group, and its key and value where it has a slot.
 void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step) {
   CacheLayer& layer = layers_[op.layer];
   const CacheShape shape = shape_of(layer);
@@ -42,6 +42,7 @@ void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_
       kernels_.rope_head(query, cosine, sine, half);
       kernels_.pack_query(query, op.scale * kLog2E, dim, queries + (token * group + head) * width);
     }
+    if (step.slots[token] == kCached) continue;
     float* key = row + (op.heads + kv_head) * dim;
     const float* value = row + (op.heads + shape.kv_heads + kv_head) * dim;
     kernels_.rope_head(key, cosine, sine, half);

@@ -148,17 +148,43 @@ void Program::allocate_cache(std::size_t num_blocks, std::size_t block_size) {
   }
 }
 
-void Program::copy_blocks(const std::vector<std::pair<std::int64_t, std::int64_t>>& copies) {
-  for (const auto& [source, destination] : copies) {
-    require(source >= 0 && destination >= 0 && static_cast<std::size_t>(source) < num_blocks_ &&
-                static_cast<std::size_t>(destination) < num_blocks_,
+namespace {
+
+// Copies the first `tokens` of one head's strips of keys and values, and clears the rest. See CacheShape for where each token lies.
+void copy_head(const CacheShape& shape, std::size_t tokens, std::uint16_t* keys, const std::uint16_t* key_source, std::uint16_t* values,
+               const std::uint16_t* value_source) {
+  const std::size_t width = shape.dim_padded(), begun = (tokens + kStrip - 1) / kStrip * shape.strip_words();
+  std::memmove(keys, key_source, begun * sizeof(std::uint16_t));
+  std::memmove(values, value_source, begun * sizeof(std::uint16_t));
+  std::fill(keys + begun, keys + shape.head_words(), std::uint16_t{0});
+  std::fill(values + begun, values + shape.head_words(), std::uint16_t{0});
+  if (tokens % kStrip == 0) return;
+  std::uint16_t* key_strip = keys + begun - shape.strip_words();
+  std::uint16_t* value_strip = values + begun - shape.strip_words();
+  for (std::size_t token = tokens % kStrip; token < kStrip; ++token) {
+    for (std::size_t pair = 0; pair < width / 2; ++pair) std::fill_n(key_strip + 32 * pair + 2 * token, 2, std::uint16_t{0});
+    for (std::size_t d = 0; d < width; ++d) value_strip[2 * width * (token / 2) + 2 * d + token % 2] = 0;
+  }
+}
+
+}  // namespace
+
+void Program::copy_blocks(const std::vector<BlockCopy>& copies) {
+  for (const BlockCopy& copy : copies) {
+    require(copy.source >= 0 && copy.destination >= 0 && static_cast<std::size_t>(copy.source) < num_blocks_ &&
+                static_cast<std::size_t>(copy.destination) < num_blocks_,
             "a block to copy is out of range");
+    require(copy.tokens >= 0 && static_cast<std::size_t>(copy.tokens) <= block_size_, "a number of tokens to copy is out of range");
   }
   for (CacheLayer& layer : layers_) {
-    const std::size_t bytes = shape_of(layer).block_words() * sizeof(std::uint16_t);
-    for (const auto& [source, destination] : copies) {
-      for (AlignedBytes* cache : {&layer.keys, &layer.values}) {
-        std::memmove(cache->data() + static_cast<std::size_t>(destination) * bytes, cache->data() + static_cast<std::size_t>(source) * bytes, bytes);
+    const CacheShape shape = shape_of(layer);
+    auto* keys = reinterpret_cast<std::uint16_t*>(layer.keys.data());
+    auto* values = reinterpret_cast<std::uint16_t*>(layer.values.data());
+    for (const BlockCopy& copy : copies) {
+      for (std::size_t head = 0; head < shape.kv_heads; ++head) {
+        const std::size_t from = static_cast<std::size_t>(copy.source) * shape.block_words() + head * shape.head_words();
+        const std::size_t to = static_cast<std::size_t>(copy.destination) * shape.block_words() + head * shape.head_words();
+        copy_head(shape, static_cast<std::size_t>(copy.tokens), keys + to, keys + from, values + to, values + from);
       }
     }
   }

@@ -68,6 +68,11 @@ struct Rope {
   float scale;
 };
 
+// The first `tokens` slots of block `source` go to block `destination`, whose other slots become zero.
+struct BlockCopy {
+  std::int64_t source, destination, tokens;
+};
+
 struct CacheLayer {
   std::size_t kv_heads, head_dim;
   AlignedBytes keys, values;
@@ -92,7 +97,8 @@ class Program {
   std::size_t weights_bytes() const;
   std::size_t cache_bytes_per_block(std::size_t block_size) const;
   void allocate_cache(std::size_t num_blocks, std::size_t block_size);
-  void copy_blocks(const std::vector<std::pair<std::int64_t, std::int64_t>>& copies);
+  // One after another. Throws std::invalid_argument, with nothing copied, for a block or a number of tokens out of range.
+  void copy_blocks(const std::vector<BlockCopy>& copies);
 
   // Runs one step; the result is [samples][vocabulary] floats, valid until the next run. Whoever looks at them for longer holds
   // `logits_memory`: the next run may overwrite them, but does not free them then.

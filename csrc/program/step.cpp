@@ -34,7 +34,10 @@ void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_
       require(step.positions[token] >= 0 && static_cast<std::size_t>(step.positions[token]) == position,
               "positions must run up to the sequence's length");
       const std::size_t slot = static_cast<std::size_t>(table[position / block_size]) * block_size + position % block_size;
-      require(step.slots[token] >= 0 && static_cast<std::size_t>(step.slots[token]) == slot, "a slot does not match its block table");
+      // The first token of a strip clears it, and with it what a later one would find there.
+      require(step.slots[token] != kCached || token == first || step.slots[token - 1] == kCached,
+              "a token in the cache already follows one that is written");
+      require(step.slots[token] == kCached || step.slots[token] == static_cast<std::int64_t>(slot), "a slot does not match its block table");
     }
   }
   for (std::size_t token = 0; token < step.tokens; ++token) {

@@ -9,6 +9,8 @@
 
 namespace octavo {
 
+constexpr std::int64_t kCached = -1;  // in a slot's place: this token's key and value are in the cache already, and are not written
+
 // Plain arrays, as octavo.backends.base.StepInputs has them; all are the caller's and outlive the step.
 struct StepInputs {
   std::size_t tokens;
@@ -17,7 +19,7 @@ struct StepInputs {
   std::size_t table_width;
   const std::int32_t* token_ids;         // [tokens]
   const std::int32_t* positions;         // [tokens]
-  const std::int64_t* slots;             // [tokens]
+  const std::int64_t* slots;             // [tokens], kCached for none
   const std::int32_t* query_starts;      // [sequences + 1]
   const std::int32_t* sequence_lengths;  // [sequences]
   const std::int32_t* block_tables;      // [sequences][table_width], −1 beyond a sequence's end

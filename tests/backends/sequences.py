@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,8 +111,9 @@ class Runner:
         for cache in (*self.program._keys, *self.program._values):
             cache[...] = made.choice(GARBAGE, cache.shape)
 
-    def step(self, chunks: list[tuple[int, int, int]]) -> list[Array]:
-        """Computes tokens `first … last` of sequence `index` for each (index, first, last), all in one step."""
+    def step(self, chunks: list[tuple[int, int, int]], unwritten: Callable[[int], bool] = lambda token: False) -> list[Array]:
+        """Computes tokens `first … last` of sequence `index` for each (index, first, last), all in one step. Keys and values of rows that
+        are `unwritten` stay out of the cache."""
         size = self._block_size
         positions = [np.arange(first, last) for _, first, last in chunks]
         tokens, slots = [], []
@@ -126,7 +128,7 @@ class Runner:
         step = StepInputs(
             token_ids=np.concatenate(tokens).astype(np.int32),
             positions=np.concatenate(positions).astype(np.int32),
-            slot_mapping=np.concatenate(slots).astype(np.int64),
+            slot_mapping=np.array([-1 if unwritten(row) else slot for row, slot in enumerate(np.concatenate(slots))], np.int64),
             query_starts=starts.astype(np.int32),
             sequence_lengths=np.array([last for *_, last in chunks], np.int32),
             block_tables=tables,

@@ -138,13 +138,29 @@ def test_copied_blocks_hold_the_same_bits() -> None:
     runner.spoil(8)
     runner.step([(0, 0, 49)])
     others = [array[7].tobytes() for array in (*runner.program._keys, *runner.program._values)]
-    runner.program.copy_blocks([(5, 1), (3, 4), (9, 11)])
+    runner.program.copy_blocks([(5, 1, 16), (3, 4, 2), (9, 11, 16)])
     for array in (*runner.program._keys, *runner.program._values):
         assert array[1].tobytes() == array[5].tobytes()
-        assert array[4].tobytes() == array[3].tobytes()
+        assert array[4, :2].tobytes() == array[3, :2].tobytes()
+        assert not array[4, 2:].any()
     sequence.blocks = [1, 0, 11, 4]
     assert runner.step([(0, 49, 50)])[0].tobytes() == wanted[49:].tobytes()
     assert [array[7].tobytes() for array in (*runner.program._keys, *runner.program._values)] == others
+
+
+def test_cached_tokens_are_computed_and_not_written() -> None:
+    """The same bits as a step that writes them; and what lies in the cache is what counts."""
+    shape = Shape(kv_heads=2, group=2, head_dim=8)
+    sequence, other = random_sequence(8, 50, shape), random_sequence(9, 20, shape)
+    count = place(random.Random(8), [sequence, other], 16)
+    runner = Runner([sequence, other], shape, 16, count)
+    wanted = [output.tobytes() for output in runner.step([(0, 0, 50), (1, 0, 20)])]
+    before = [array.tobytes() for array in (*runner.program._keys, *runner.program._values)]
+    for unwritten in (lambda row: True, lambda row: row % 50 < 18, lambda row: row < 50):
+        assert [output.tobytes() for output in runner.step([(0, 0, 50), (1, 0, 20)], unwritten)] == wanted
+        assert [array.tobytes() for array in (*runner.program._keys, *runner.program._values)] == before
+    runner.spoil(8)
+    assert np.isnan(runner.step([(0, 0, 50)], lambda row: row == 0)[0]).all()
 
 
 def test_copies_run_in_their_order() -> None:
@@ -152,5 +168,5 @@ def test_copies_run_in_their_order() -> None:
     runner = Runner([random_sequence(0, 1, shape)], shape, 2, 4)
     for index in range(4):
         runner.program._keys[0][index] = index
-    runner.program.copy_blocks([(0, 1), (1, 2), (3, 0)])
+    runner.program.copy_blocks([(0, 1, 2), (1, 2, 2), (3, 0, 2)])
     assert runner.program._keys[0][:, 0, 0, 0].tolist() == [3, 0, 0, 3]

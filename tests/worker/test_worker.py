@@ -43,7 +43,7 @@ class Program:
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
         self.events.append(("allocate", num_blocks, block_size))
 
-    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
+    def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
         self.events.append(("copy", copies))
 
     def run(self, step: StepInputs) -> np.ndarray[Any, Any]:
@@ -129,7 +129,7 @@ def test_removal_comes_first_then_the_new_then_copies_then_the_step() -> None:
     worker, program = worker_with()
     worker.run(StepPlan(new=[new("a", [1]), new("b", [2])], scheduled=[ScheduledRequest("a", 1, [0]), ScheduledRequest("b", 1, [1])]))
     program.events.clear()
-    copies = [(0, 5), (1, 6)]
+    copies = [(0, 5, 4), (1, 6, 3)]
     plan = StepPlan(
         removed=["a"],
         new=[new("a", [9, 10])],
@@ -137,7 +137,7 @@ def test_removal_comes_first_then_the_new_then_copies_then_the_step() -> None:
         copies=copies,
     )
     assert tokens_of(worker.run(plan)) == {"a": 11, "b": 4}
-    assert program.events == [("copy", [(0, 5), (1, 6)]), "run"]
+    assert program.events == [("copy", [(0, 5, 4), (1, 6, 3)]), "run"]
     assert program.steps[-1].block_tables.tolist() == [[4], [1]]
     assert worker.num_requests == 2
 
@@ -148,8 +148,8 @@ def test_a_plan_that_only_removes() -> None:
     program.events.clear()
     assert worker.run(StepPlan(removed=["a"])) == StepResult()
     assert worker.run(StepPlan()) == StepResult()
-    assert worker.run(StepPlan(copies=[(1, 2)])) == StepResult()
-    assert program.events == [("copy", [(1, 2)])]
+    assert worker.run(StepPlan(copies=[(1, 2, 4)])) == StepResult()
+    assert program.events == [("copy", [(1, 2, 4)])]
     assert worker.num_requests == 0
 
 

@@ -20,10 +20,11 @@ WeightSource = Callable[[str], CheckpointTensor]
 class StepInputs:
     """One step as plain arrays. Token rows of a sequence are adjacent and in order of position.
 
-    `token_ids`, `positions`, `slot_mapping` `[tokens]` (slot = block · block_size + offset, where keys and values are written);
+    `token_ids`, `positions`, `slot_mapping` `[tokens]` (slot = block · block_size + offset, where keys and values are written, or −1 for a
+    token whose keys and values are in the cache already: it is computed, and nothing is written; such come first in their sequence);
     `query_starts` `[sequences + 1]` (rows of sequence s: `query_starts[s] … query_starts[s + 1]`);
     `sequence_lengths` `[sequences]` (tokens held after this step); `block_tables` `[sequences, most blocks]`, −1 beyond a sequence's end;
-    `logit_rows` `[samples]` (token rows whose logits are wanted).
+    `logit_rows` `[samples]` (token rows whose logits are wanted). A slot that a sequence writes is read by no other one of the same step.
     """
 
     token_ids: npt.NDArray[np.int32]
@@ -56,8 +57,9 @@ class Program(Protocol):
         """Makes the KV tensors. Called once, before the first `run`."""
         ...
 
-    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
-        """Copies block source → destination in every layer."""
+    def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
+        """For each (source, destination, num_tokens), in order and in every layer: copies the first `num_tokens` slots of block source to
+        block destination, and clears the others there, so that nothing of another sequence is left in them."""
         ...
 
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:

@@ -65,6 +65,27 @@ def test_a_request_of_huge_numbers_spoils_nobody(model: Model, isa: str) -> None
     program.close()
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("block_size", [16, 32])
+def test_copied_blocks_hold_what_was_asked_for_alone(model: Model, block_size: int, isa: str) -> None:
+    """A second sequence goes on from copies of the first one's tokens, whose others are no numbers, and a third from copies of those."""
+    program = model.compile(isa, blocks=BLOCKS, block_size=block_size)
+    (tokens,) = (3 + each % (model.config.vocabulary - 3) for each in random_tokens([64], model.config.vocabulary))
+    whole = advance(program, [(Sequence(tokens, [36, 37, 38, 39]), 64)], block_size)[0]
+    source, copied, again = [5, 9, 2, 7], [20, 21, 22, 23], [30, 31, 32, 33]
+    for shared in (1, 15, 16, 33, 40, 47, 63):
+        sick = Sequence(np.where(np.arange(64) < shared, tokens, 0), source)
+        advance(program, [(sick, shared)], block_size)
+        advance(program, [(sick, 64 - shared)], block_size)
+        counts = [min(block_size, shared - first) for first in range(0, shared, block_size)]
+        program.copy_blocks([(*pair, count) for *pair, count in zip(source, copied, counts, strict=False)])
+        program.copy_blocks([(*pair, count) for *pair, count in zip(copied, again, counts, strict=False)])
+        for blocks in (copied, again):
+            given = advance(program, [(Sequence(tokens, blocks, done=shared), 64 - shared)], block_size)[0]
+            assert np.array_equal(given, whole[shared:])
+    program.close()
+
+
 def changed(name: str, value: Any) -> Callable[[StepInputs], StepInputs]:
     return lambda step: replace(step, **{name: value(getattr(step, name).copy())})
 
@@ -86,6 +107,8 @@ BAD_STEPS = {
     "slot beyond the cache": changed("slot_mapping", put(0, BLOCKS * 16)),
     "slot negative": changed("slot_mapping", put(0, -5)),
     "slot of another block": changed("slot_mapping", put(0, 0)),
+    "slot of none behind others": changed("slot_mapping", put(4, -1)),
+    "slot below none": changed("slot_mapping", put(0, -2)),
     "block id too large": changed("block_tables", put((0, 0), BLOCKS)),
     "block id negative": changed("block_tables", put((1, 1), -1)),
     "block id huge": changed("block_tables", put((0, 0), 2**31 - 1)),
@@ -169,10 +192,18 @@ def test_a_program_without_a_cache_is_refused() -> None:
 def test_blocks_to_copy_are_checked() -> None:
     model = Model(Config("BF16", 32, heads=2, kv_heads=1, head_dim=16, intermediate=32))
     program = model.compile(ISAS[-1], blocks=BLOCKS)
-    for copies in ([(0, BLOCKS)], [(BLOCKS, 0)], [(-1, 0)], [(0, -1)], [(0, 1), (2, 1 << 40)]):
+    for copies in (
+        [(0, BLOCKS, 16)],
+        [(BLOCKS, 0, 16)],
+        [(-1, 0, 16)],
+        [(0, -1, 16)],
+        [(0, 1, 16), (2, 1 << 40, 16)],
+        [(0, 1, 17)],
+        [(0, 1, -1)],
+    ):
         with pytest.raises(ValueError, match="out of range"):
             program.copy_blocks(copies)
-    program.copy_blocks([(0, 0), (0, BLOCKS - 1)])
+    program.copy_blocks([(0, 0, 16), (0, BLOCKS - 1, 0)])
     program.close()
 
 

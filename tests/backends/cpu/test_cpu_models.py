@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -108,8 +109,6 @@ def test_bits_depend_on_the_request_alone(name: str, block_size: int, isa: str) 
 @pytest.mark.parametrize("isa", ISAS)
 def test_wanted_rows_are_the_same_bits_as_among_all(isa: str) -> None:
     """Whatever rows of a step want logits, in whatever order, even none."""
-    from dataclasses import replace
-
     program = model_of("Q4_1").compile(isa, threads=2)
     tokens = random_tokens([20, 9], CONFIGS["Q4_1"].vocabulary)
     sequences = place(tokens, random.Random(3), BLOCKS)
@@ -147,17 +146,22 @@ def test_long_contexts(shape: tuple[int, int, int], window: int | None, isa: str
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_copied_blocks_are_the_same_bits(isa: str) -> None:
-    """A second sequence goes on from copies of the first one's blocks, one of them partly filled."""
-    model = model_of("Q8_0")
-    program = model.compile(isa)
-    first, second = (each.copy() for each in random_tokens([60, 60], model.config.vocabulary))
-    second[:40] = first[:40]
-    whole = advance(program, [(Sequence(second, [60, 61, 62, 63]), 60)])[0]
-    shared = Sequence(first, [5, 9, 2, 7])
-    advance(program, [(shared, 40)])
-    program.copy_blocks([(5, 20), (9, 21), (2, 22)])
-    other = Sequence(second, [20, 21, 22, 23], done=40)
-    given = advance(program, [(shared, 20), (other, 20)])[1]
-    program.close()
-    assert np.array_equal(given, whole[40:])
+def test_tokens_in_the_cache_already_are_computed_and_not_written(isa: str) -> None:
+    """The same bits as a step that writes them, whether a prompt's or one at a time; and what lies in the cache is what counts."""
+    model = model_of("Q4_1")
+    tokens = random_tokens([40, 21], model.config.vocabulary)
+    sequences = place(tokens, random.Random(6), BLOCKS)
+    step = step_of([(sequences[0], 40), (sequences[1], 21)])
+    sequences[0].done, sequences[1].done = 39, 20
+    last = step_of([(sequences[0], 1), (sequences[1], 1)])
+    for threads in (1, 3):
+        program = model.compile(isa, threads=threads, blocks=BLOCKS)
+        wanted, single = program.run(step).tobytes(), program.run(last).tobytes()
+        for cached in (np.arange(61) >= 0, (np.arange(61) % 40) < 18, np.arange(61) >= 40):
+            assert program.run(replace(step, slot_mapping=np.where(cached, -1, step.slot_mapping))).tobytes() == wanted
+        for cached in (np.array([True, True]), np.array([False, True])):
+            assert program.run(replace(last, slot_mapping=np.where(cached, -1, last.slot_mapping))).tobytes() == single
+        # Another token in the last one's place finds the key and value of the one that was written.
+        other = replace(last, token_ids=last.token_ids + 1)
+        assert program.run(replace(other, slot_mapping=np.array([-1, -1]))).tobytes() != program.run(other).tobytes()
+        program.close()

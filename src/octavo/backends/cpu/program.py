@@ -40,8 +40,9 @@ class CpuProgram:
         """Makes the KV cache, in memory that the system commits as it is first written."""
         self._native.allocate_cache(num_blocks, block_size)
 
-    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
-        """Copies block source → destination in every layer."""
+    def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
+        """Copies the first `num_tokens` slots for each (source, destination, num_tokens), in order, and clears the destination's others.
+        Raises ValueError, with nothing copied, for a block or a number of tokens out of range."""
         self._native.copy_blocks(copies)
 
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:

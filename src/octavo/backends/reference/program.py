@@ -68,11 +68,12 @@ class ReferenceProgram:
         with self._blas.limit(limits=1, user_api="blas"):
             self._tile = invariant_tile(shapes)
 
-    def copy_blocks(self, copies: list[tuple[int, int]]) -> None:
-        """Copies block source → destination in every layer."""
+    def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
+        """Copies the first `num_tokens` slots for each (source, destination, num_tokens), in order, and clears the destination's others."""
         for cache in (*self._keys, *self._values):
-            for source, destination in copies:
-                cache[destination] = cache[source]
+            for source, destination, num_tokens in copies:
+                cache[destination, :num_tokens] = cache[source, :num_tokens]
+                cache[destination, num_tokens:] = 0
 
     def run(self, step: StepInputs) -> Floats:
         """Computes one step; logits `[samples, vocab_size]`."""
@@ -134,8 +135,10 @@ class _Step:
         cache: CacheLayer = operation.attributes["cache"]
         keys, values = program._keys[layer], program._values[layer]
         width = (cache.num_kv_heads, cache.head_dim)
-        keys.reshape(-1, *width)[self._step.slot_mapping] = key.reshape(-1, *width)
-        values.reshape(-1, *width)[self._step.slot_mapping] = value.reshape(-1, *width)
+        written = self._step.slot_mapping >= 0
+        slots = self._step.slot_mapping[written]
+        keys.reshape(-1, *width)[slots] = key.reshape(-1, *width)[written]
+        values.reshape(-1, *width)[slots] = value.reshape(-1, *width)[written]
         group = query.shape[1] // (cache.num_kv_heads * cache.head_dim)
         if group not in self._tiles:
             self._tiles[group] = cut_queries(self._step, group, program._tile, program._block_size)
