@@ -183,7 +183,6 @@ def test_with_closes_even_after_an_error(tiny_llama: Path) -> None:
         ("quantization", "awq"),
         ("enable_lora", True),
         ("trust_remote_code", True),
-        ("enable_prefix_caching", True),
         ("enable_chunked_prefill", False),
         ("cpu_offload_gb", 4),
         ("tokenizer", "other"),
@@ -255,7 +254,7 @@ def test_arguments_that_nobody_knows(tiny_llama: Path) -> None:
     "options",
     [
         {"tensor_parallel_size": 1, "dtype": "auto", "quantization": None, "enable_lora": False, "trust_remote_code": False},
-        {"enforce_eager": True, "disable_log_stats": True, "enable_prefix_caching": False, "swap_space": 0},
+        {"enforce_eager": True, "disable_log_stats": True, "enable_prefix_caching": None, "swap_space": 0},
     ],
 )
 def test_arguments_that_ask_for_nothing(tiny_llama: Path, options: dict[str, Any]) -> None:

@@ -98,6 +98,7 @@ def test_errors_are_one_sentence(args, words):
         (["serve", "--num-prompts", "10"], "--num-prompts has no meaning with chat64"),
         (["throughput", "--input-len", "10"], "--input-len has no meaning with chat64"),
         (["serve", "--url", "http://127.0.0.1:9", "--threads", "1"], "--threads has no meaning with --url"),
+        (["serve", "--url", "http://127.0.0.1:9", "--enable-prefix-caching"], "--enable-prefix-caching has no meaning with --url"),
         (["serve", "--api-key", "x"], "--api-key has no meaning without --url"),
         (["latency", "a", "--model", "b"], "two models are named"),
     ],
@@ -160,8 +161,13 @@ def test_processes_are_measured():
 
 def test_a_servers_arguments_give_the_same_configuration_again():
     config = EngineConfig(
-        ModelConfig("m", "r", "d", 100, "vllm"), CacheConfig(32, 0.3, 1 << 20, 7), SchedulerConfig(128, 4), BackendConfig("reference", 1), 9
+        ModelConfig("m", "r", "d", 100, "vllm"),
+        CacheConfig(32, 0.3, 1 << 20, 7, False),
+        SchedulerConfig(128, 4),
+        BackendConfig("reference", 1),
+        9,
     )
     assert server_arguments(EngineConfig(seed=0)) == ["smollm2", "--seed", "0"]
+    assert "--no-enable-prefix-caching" in server_arguments(config)
     parsed = app.commands["serve"].make_context("serve", server_arguments(config)).params
     assert engine_config(parsed["model"], parsed, seed=parsed["seed"]) == config

@@ -159,7 +159,11 @@ def test_times_of_known_outputs():
 
 def test_every_engine_option_reaches_the_llm():
     config = EngineConfig(
-        ModelConfig("m", "r", "d", 100, "vllm"), CacheConfig(32, 0.3, 1 << 20, 7), SchedulerConfig(128, 4), BackendConfig("reference", 1), 9
+        ModelConfig("m", "r", "d", 100, "vllm"),
+        CacheConfig(32, 0.3, 1 << 20, 7, False),
+        SchedulerConfig(128, 4),
+        BackendConfig("reference", 1),
+        9,
     )
     arguments = llm_arguments(config)
     assert arguments == {
@@ -172,6 +176,7 @@ def test_every_engine_option_reaches_the_llm():
         "gpu_memory_utilization": 0.3,
         "kv_cache_memory_bytes": 1 << 20,
         "num_gpu_blocks_override": 7,
+        "enable_prefix_caching": False,
         "max_num_batched_tokens": 128,
         "max_num_seqs": 4,
         "backend": "reference",

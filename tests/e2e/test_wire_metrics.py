@@ -99,9 +99,9 @@ def test_gauges_and_preemptions(server: LiveServer, http: httpx.Client) -> None:
     """Three requests that grow to 501 tokens, in a pool of 640."""
     before = server.metrics()
     connections = [connect(server) for _ in range(3)]
-    for connection in connections:
+    for token, connection in enumerate(connections, 9):
         connection.sendall(
-            post_bytes("/v1/completions", {"prompt": [9], "max_tokens": 500, "temperature": 0, "ignore_eos": True, "stream": True})
+            post_bytes("/v1/completions", {"prompt": [token], "max_tokens": 500, "temperature": 0, "ignore_eos": True, "stream": True})
         )
     highest = 0.0
     waited = ran = False

@@ -126,8 +126,8 @@ async def test_many_requests_at_once_are_as_in_process(front: Front, model: Path
 
 async def test_abort_frees_blocks_at_once(front: Front) -> None:
     client = client_of(front)
-    for name in ("long", "longer"):
-        await client.add(request_for(name, prompt=[7] * 100, max_tokens=400))
+    for token, name in enumerate(("long", "longer"), 7):
+        await client.add(request_for(name, prompt=[token] * 100, max_tokens=400))
     await front.until(lambda: front.stats.running == 2)
     used = front.stats.blocks_used
     assert used >= 14

@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from setups import Bits, Setup
 from workload import PROMPTS, bits, greedy, prompts, run, run_alone, seeded
 
 from octavo import LLM, SamplingParams
-from octavo.backends.select import has_native
 
-Bits = list[tuple[object, ...]]
 KINDS: dict[str, Callable[[], list[SamplingParams]]] = {"greedy": greedy, "seeded": seeded}
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A model file of the fixtures, and the backend that runs it."""
-
-    model: str
-    backend: str
-
-    def start(self, **options: Any) -> LLM:
-        return LLM(self.model, backend=self.backend, quiet=True, **options)
-
-
-# One model for each way of multiplying: float32, bfloat16, 4-bit and 8-bit weights.
-SETUPS = [
-    Setup("tiny-llama", "reference"),
-    Setup("tiny-llama", "cpu"),
-    Setup("gguf-tiny-llama/tiny-llama-Q4_1.gguf", "cpu"),
-    Setup("gguf-tiny-llama/tiny-llama-Q8_0.gguf", "cpu"),
-]
-
-
-@pytest.fixture(scope="module", params=SETUPS, ids=lambda setup: f"{setup.backend}-{setup.model.rpartition('/')[2]}")
-def setup(request: pytest.FixtureRequest, fixtures_dir: Path) -> Setup:
-    chosen: Setup = request.param
-    if chosen.backend == "cpu" and not has_native():
-        pytest.skip("this installation has no native module")
-    return Setup(str(fixtures_dir / chosen.model), chosen.backend)
 
 
 @pytest.fixture(scope="module", params=list(KINDS))

@@ -64,9 +64,24 @@ def test_double_free_is_an_error():
     assert pool.num_free == 2
 
 
-def test_sharing_a_free_block_is_an_error():
-    with pytest.raises(BlockPoolError, match="block 1 is free"):
-        BlockPool(2).share(1)
+def test_a_free_block_can_be_shared_from_anywhere_in_the_list():
+    pool = BlockPool(4)
+    for block in (2, 0, 3):
+        pool.share(block)
+        assert pool.reference_count(block) == 1
+    assert pool.num_free == 1
+    assert pool.take(1) == [1]
+    pool.release(3)
+    assert pool.take(1) == [3]
+
+
+def test_a_block_can_be_given_back_to_be_reused_first():
+    pool = BlockPool(4)
+    assert pool.take(3) == [0, 1, 2]
+    pool.release(0)
+    pool.release(1, reuse_first=True)
+    pool.release(2, reuse_first=True)
+    assert pool.take(4) == [2, 1, 3, 0]
 
 
 @pytest.mark.parametrize("block", [-1, 2, 10**6])
@@ -95,7 +110,9 @@ def test_a_million_blocks_are_built_fast_and_small():
     assert pool.take(1) == [0]
 
 
-@given(st.integers(1, 8), st.lists(st.tuples(st.sampled_from(["take", "share", "release"]), st.integers(0, 7)), max_size=80))
+@given(
+    st.integers(1, 8), st.lists(st.tuples(st.sampled_from(["take", "share", "release", "release first"]), st.integers(0, 7)), max_size=80)
+)
 def test_any_order_of_operations_agrees_with_a_plain_model(num_blocks, operations):
     pool = BlockPool(num_blocks)
     free, held = list(range(num_blocks)), Counter()
@@ -104,14 +121,16 @@ def test_any_order_of_operations_agrees_with_a_plain_model(num_blocks, operation
             assert pool.take(value) == free[:value]
             held.update(free[:value])
             del free[:value]
-        elif name == "share" and held[value] > 0:
+        elif name == "share" and value < num_blocks:
             pool.share(value)
             held[value] += 1
-        elif name == "release" and held[value] > 0:
+            free = [block for block in free if block != value]
+        elif name.startswith("release") and held[value] > 0:
             held[value] -= 1
-            assert pool.release(value) == (held[value] == 0)
+            first = name == "release first"
+            assert pool.release(value, reuse_first=first) == (held[value] == 0)
             if held[value] == 0:
-                free.append(value)
+                free.insert(0 if first else len(free), value)
         assert pool.num_free == len(free)
         assert pool.num_free + pool.num_used == num_blocks
         assert all(pool.reference_count(block) == held[block] for block in range(num_blocks))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from octavo.protocol.plan import NewRequest, SampledToken, StepPlan, StepResult
+from octavo.protocol.plan import NewRequest, SampledToken, ScheduledRequest, StepPlan, StepResult
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineRequest, TokenLogprobs
 
@@ -53,40 +53,44 @@ class Held:
 
 
 class MirrorWorker:
+    """`memory` is a plain dictionary of every token in every slot of every block."""
+
     def __init__(self, block_size: int, num_blocks: int, budget: int, max_num_seqs: int) -> None:
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.budget = budget
         self.max_num_seqs = max_num_seqs
         self.held: dict[str, Held] = {}
-        self.owner: dict[int, str] = {}
         self.memory: dict[tuple[int, int], int] = {}
+        self.computed = 0
 
     def run(self, plan: StepPlan, failing: frozenset[str] = frozenset()) -> StepResult:
         # Through bytes, as to another process: nothing may be shared with the scheduler.
         plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=StepPlan)
-        assert plan.copies == []
         self._forget(plan.removed)
         for new in plan.new:
             self._introduce(new)
         self._check_sizes(plan)
+        for copy in plan.copies:
+            self._copy(*copy)
         for share in plan.scheduled:
-            self._take_blocks(share.request_id, share.new_block_ids)
+            self._change_table(share)
         for share in plan.scheduled:
-            self._write(share.request_id, share.num_tokens)
+            self._write(share)
+        for share in plan.scheduled:
+            self._read(self.held[share.request_id])
         return self._sample(plan, failing)
 
     def _forget(self, removed: list[str]) -> None:
         assert len(set(removed)) == len(removed)
         for request_id in removed:
-            for block in self.held.pop(request_id).block_ids:
-                del self.owner[block]
+            del self.held[request_id]
 
     def _introduce(self, new: NewRequest) -> None:
         assert new.request_id not in self.held
-        assert new.num_computed_tokens == 0
+        assert 0 <= new.num_computed_tokens < len(new.token_ids)
         assert 1 <= new.num_prompt_tokens <= len(new.token_ids)
-        self.held[new.request_id] = Held(new.token_ids, new.num_prompt_tokens)
+        self.held[new.request_id] = Held(new.token_ids, new.num_prompt_tokens, new.num_computed_tokens)
 
     def _check_sizes(self, plan: StepPlan) -> None:
         ids = [share.request_id for share in plan.scheduled]
@@ -95,22 +99,38 @@ class MirrorWorker:
         assert plan.num_tokens <= self.budget
         assert len(self.held) <= self.max_num_seqs
 
-    def _take_blocks(self, request_id: str, block_ids: list[int]) -> None:
-        for block in block_ids:
-            assert 0 <= block < self.num_blocks
-            assert block not in self.owner, f"block {block} of {self.owner[block]} was given to {request_id}"
-            self.owner[block] = request_id
-        self.held[request_id].block_ids += block_ids
+    def _copy(self, source: int, destination: int, num_tokens: int) -> None:
+        assert 1 <= num_tokens <= self.block_size
+        kept = {offset: self.memory[source, offset] for offset in range(num_tokens)}
+        for offset in range(self.block_size):
+            self.memory.pop((destination, offset), None)
+        self.memory.update({(destination, offset): token for offset, token in kept.items()})
 
-    def _write(self, request_id: str, count: int) -> None:
-        held = self.held[request_id]
-        end = held.num_computed + count
-        assert count >= 1
+    def _change_table(self, share: ScheduledRequest) -> None:
+        block_ids = self.held[share.request_id].block_ids
+        for place, block in share.replaced_blocks:
+            assert 0 <= place < len(block_ids)
+            block_ids[place] = block
+        block_ids += share.new_block_ids
+        assert len(set(block_ids)) == len(block_ids)
+        assert all(0 <= block < self.num_blocks for block in block_ids)
+
+    def _write(self, share: ScheduledRequest) -> None:
+        held = self.held[share.request_id]
+        end = held.num_computed + share.num_tokens
+        assert share.num_tokens >= 1
         assert end <= len(held.token_ids)
+        # Only the last token known is ever computed without a need to write it.
+        assert share.num_cached in ((0, 1) if end == len(held.token_ids) and share.num_tokens == 1 else (0,))
         assert 0 <= len(held.block_ids) * self.block_size - end < self.block_size
-        for position in range(held.num_computed, end):
+        for position in range(held.num_computed + share.num_cached, end):
             self.memory[self._slot(held, position)] = held.token_ids[position]
         held.num_computed = end
+        self.computed += share.num_tokens
+
+    def _read(self, held: Held) -> None:
+        tokens = [self.memory.get(self._slot(held, position)) for position in range(held.num_computed)]
+        assert tokens == held.token_ids[: held.num_computed]
 
     def _slot(self, held: Held, position: int) -> tuple[int, int]:
         return held.block_ids[position // self.block_size], position % self.block_size

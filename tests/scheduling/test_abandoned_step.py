@@ -6,6 +6,7 @@ import pytest
 from mirror_worker import VOCAB, make_request
 
 from octavo.config.engine import SchedulerConfig
+from octavo.kvcache.manager import KVCacheManager
 from octavo.protocol.plan import SampledToken, StepPlan, StepResult
 from octavo.scheduling.scheduler import Scheduler, SchedulerError
 
@@ -13,7 +14,7 @@ from octavo.scheduling.scheduler import Scheduler, SchedulerError
 @pytest.fixture
 def scheduler() -> Scheduler:
     config = SchedulerConfig(max_num_batched_tokens=8, max_num_seqs=2)
-    return Scheduler(config, block_size=4, num_blocks=16, max_model_len=64, vocab_size=VOCAB)
+    return Scheduler(config, KVCacheManager(16, 4), max_model_len=64, vocab_size=VOCAB)
 
 
 def complete(scheduler: Scheduler, plan: StepPlan, due: set[str]) -> None:

@@ -1,53 +1,14 @@
 import time
 
 import pytest
-from mirror_worker import VOCAB, MirrorWorker, alone, make_request
+from mirror_worker import VOCAB, alone, make_request
+from stepped_engine import Engine, new_ids
 
 from octavo.config.engine import SchedulerConfig
+from octavo.kvcache.manager import KVCacheManager
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.plan import SampledToken, StepResult
 from octavo.scheduling.scheduler import Scheduler, SchedulerError
-
-
-class Engine:
-    """A scheduler and a mirror worker, a step at a time, with a clock that the test moves."""
-
-    def __init__(self, *, block_size=4, num_blocks=64, budget=64, seqs=16, max_model_len=128):
-        self.now = 0.0
-        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs)
-        sizes = {"block_size": block_size, "num_blocks": num_blocks, "max_model_len": max_model_len, "vocab_size": VOCAB}
-        self.scheduler = Scheduler(config, **sizes, clock=lambda: self.now)
-        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs)
-        self.tokens = {}
-        self.ends = {}
-        self.last = {}
-
-    def add(self, *requests):
-        for request in requests:
-            self.scheduler.add(request)
-
-    def step(self, failing=()):
-        """One step; returns {request id: tokens computed} and the plan."""
-        plan = self.scheduler.schedule()
-        outputs = self.scheduler.update(plan, self.worker.run(plan, frozenset(failing)))
-        for output in outputs:
-            self.last[output.request_id] = output
-            self.tokens.setdefault(output.request_id, []).extend(output.token_ids)
-            if output.finish_reason is not None:
-                self.ends[output.request_id] = output.finish_reason
-        return {share.request_id: share.num_tokens for share in plan.scheduled}, plan
-
-    def drain(self, most=5000):
-        for _ in range(most):
-            if not self.scheduler.has_work:
-                return
-            self.step()
-        raise AssertionError("the requests never ended")
-
-
-def new_ids(plan):
-    return [new.request_id for new in plan.new]
-
 
 # --- add
 
@@ -469,9 +430,10 @@ def test_an_idle_scheduler_plans_nothing():
 
 def seconds_per_step(num_blocks, waiting, prompt):
     config = SchedulerConfig(max_num_batched_tokens=65536, max_num_seqs=32)
-    scheduler = Scheduler(config, block_size=16, num_blocks=num_blocks, max_model_len=4096, vocab_size=VOCAB)
+    scheduler = Scheduler(config, KVCacheManager(num_blocks, 16), max_model_len=4096, vocab_size=VOCAB)
     for i in range(32 + waiting):
-        scheduler.add(make_request(f"{i}", prompt, 1000))
+        # No two prompts begin alike.
+        scheduler.add(make_request(f"{i}", [i // VOCAB**place % VOCAB for place in range(prompt)], 1000))
     best = float("inf")
     for _ in range(60):
         start = time.perf_counter()

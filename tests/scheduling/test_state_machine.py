@@ -1,17 +1,26 @@
 """Block accounting and results under any order of events."""
 
+import struct
+from collections import Counter
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from mirror_worker import EOS, VOCAB, MirrorWorker, alone
 
 from octavo.config.engine import SchedulerConfig
+from octavo.kvcache.block_hash import hash_block
+from octavo.kvcache.manager import KVCacheManager
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineRequest
 from octavo.scheduling.request import RequestStatus
 from octavo.scheduling.scheduler import Scheduler
 
 TOKENS = st.integers(0, VOCAB - 1)
+# Of the same few beginnings, so that there is something to find.
+BEGINNINGS = [[place * (3 + kind) % VOCAB for place in range(12)] for kind in range(2)]
+# The real hash, and ones under which contents collide: always, and within two classes.
+HASHES = [hash_block, lambda parent, contents: b"same", lambda parent, contents: bytes([contents[:1] < b"\x08"])]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -25,10 +34,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         budget=st.integers(1, 12),
         seqs=st.integers(1, 6),
         max_model_len=st.integers(2, 30),
+        prefix_caching=st.sampled_from([True, True, False]),
+        hash_block=st.sampled_from(HASHES),
     )
-    def start(self, block_size, num_blocks, budget, seqs, max_model_len):
-        sizes = {"block_size": block_size, "num_blocks": num_blocks, "max_model_len": max_model_len, "vocab_size": VOCAB}
-        self.scheduler = Scheduler(SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs), **sizes, clock=lambda: 0.0)
+    def start(self, block_size, num_blocks, budget, seqs, max_model_len, prefix_caching, hash_block):
+        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs)
+        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, hash_block=hash_block)
+        self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: 0.0)
+        self.store = cache.store
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs)
         self.context = min(max_model_len, block_size * num_blocks)
         self.live: dict[str, EngineRequest] = {}
@@ -38,7 +51,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     # Rules.
 
     def add_one(self, data, request_id):
-        prompt = data.draw(st.lists(TOKENS, min_size=1, max_size=min(self.context - 1, 12)))
+        beginning = data.draw(st.sampled_from(BEGINNINGS))[: data.draw(st.integers(0, 12))]
+        prompt = (beginning + data.draw(st.lists(TOKENS, min_size=not beginning, max_size=6)))[: self.context - 1]
         max_tokens = data.draw(st.none() | st.integers(1, 12))
         sampling = SamplingParams(
             max_tokens=max_tokens,
@@ -63,7 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(count):
             plan = self.plan()
             self.take(self.scheduler.update(plan, self.worker.run(plan)))
-            self.every_block_is_free_or_owned_once()
+            self.references_are_those_of_tables()
 
     @rule(data=st.data(), worker_is_faster=st.booleans(), reuse=st.booleans())
     def step_with_an_abort_inside(self, data, worker_is_faster, reuse):
@@ -74,7 +88,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             SchedulerMachine.aborted_mid_step += 1
             if reuse:
                 self.add_one(data, request_id)
-            self.every_block_is_free_or_owned_once()
+            self.references_are_those_of_tables()
         self.take(self.scheduler.update(plan, self.worker.run(plan) if result is None else result))
 
     @rule(data=st.data())
@@ -147,27 +161,60 @@ class SchedulerMachine(RuleBasedStateMachine):
     # What holds at all times.
 
     @invariant()
-    def every_block_is_free_or_owned_once(self):
-        scheduler = self.scheduler
-        pool = scheduler._pool
+    def references_are_those_of_tables(self):
+        pool = self.store._pool
         holders = [0] * pool.num_blocks
-        for request in scheduler._requests.values():
+        for request in self.scheduler._requests.values():
             for block in request.table.block_ids:
                 holders[block] += 1
         assert holders == [pool.reference_count(block) for block in range(pool.num_blocks)]
         assert pool.num_free == holders.count(0)
         assert pool.num_free + pool.num_used == pool.num_blocks
-        assert max(holders) <= 1
+        assert sorted(self.free_list()) == [block for block, count in enumerate(holders) if count == 0]
+
+    def free_list(self):
+        pool = self.store._pool
         free, block = [], pool._next[pool.num_blocks]
         while block != pool.num_blocks:
             free.append(block)
             block = pool._next[block]
-        assert sorted(free) == [block for block, count in enumerate(holders) if count == 0]
+        return free
+
+    @invariant()
+    def free_blocks_are_reused_from_the_ends_of_chains(self):
+        """First those that can't be found; then each before the one that it follows in a sequence, which is there, too."""
+        index, free = self.store._index, self.free_list()
+        known = [index.get(block) is not None for block in free]
+        assert known == sorted(known)
+        place = {block: position for position, block in enumerate(free)}
+        children = Counter()
+        for block, cached in index._by_id.items():
+            assert cached.block_id == block
+            assert index._by_digest[cached.digest] is cached
+            if cached.parent is not None:
+                parent = cached.parent.block_id
+                assert index.get(parent) is cached.parent
+                children[parent] += 1
+                assert place.get(block, -1) < place.get(parent, len(free))
+        assert all(cached.num_children == children[block] for block, cached in index._by_id.items())
+        assert len(index._by_digest) == len(index._by_id)
+
+    @invariant()
+    def a_block_that_can_be_found_holds_what_it_is_found_by(self):
+        size = self.scheduler._cache.block_size
+        for block, cached in self.store._index._by_id.items():
+            tokens = struct.unpack(f"<{size}i", cached.contents)
+            assert tuple(self.worker.memory[block, offset] for offset in range(size)) == tokens
+
+    @invariant()
+    def only_running_requests_compute(self):
+        running = {id(request.table._keys) for request in self.scheduler._running.values()}
+        assert {id(keys) for keys, _ in self.store.in_flight._by_digest.values()} <= running
 
     @invariant()
     def less_than_a_block_a_request_is_unused(self):
         for request in self.scheduler._requests.values():
-            unused = request.table.unused_slots(request.num_computed)
+            unused = request.table.num_slots - request.num_in_cache
             if request.status is RequestStatus.RUNNING:
                 assert 0 <= unused < request.table.block_size
             else:
@@ -181,7 +228,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert set(order) == set(self.live)
         stats = scheduler.stats()
         assert stats.running + stats.waiting == len(self.live)
-        assert stats.tokens_held == sum(request.num_computed for request in scheduler._running.values())
+        size = scheduler._cache.block_size
+        slots = {
+            (request.table.block_ids[position // size], position % size)
+            for request in scheduler._running.values()
+            for position in range(request.num_in_cache)
+        }
+        assert stats.tokens_held == len(slots)
 
     def teardown(self):
         if not hasattr(self, "scheduler"):
@@ -192,7 +245,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.scheduler.has_work:
             self.worker.run(self.scheduler.schedule())
         assert not self.worker.held
-        assert not self.worker.owner
 
 
 def test_any_order_of_events_leaks_no_block_and_changes_no_token():

@@ -3,6 +3,7 @@
 import pytest
 
 from octavo.config.engine import SchedulerConfig
+from octavo.kvcache.manager import KVCacheManager
 from octavo.protocol.plan import SampledToken, StepResult
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineRequest
@@ -13,7 +14,7 @@ END = 9
 
 def generate(tokens, *, max_model_len=100, num_blocks=100, prompt=3, **sampling):
     """The outputs when the model answers `tokens` in turn, up to the end of the request."""
-    scheduler = Scheduler(SchedulerConfig(), block_size=4, num_blocks=num_blocks, max_model_len=max_model_len, vocab_size=50)
+    scheduler = Scheduler(SchedulerConfig(), KVCacheManager(num_blocks, 4), max_model_len=max_model_len, vocab_size=50)
     options = {"max_tokens": None, **sampling}
     scheduler.add(EngineRequest("r", [1] * prompt, SamplingParams(**options), eos_token_ids=[END, END + 1]))
     outputs = []

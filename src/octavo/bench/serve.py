@@ -101,6 +101,8 @@ def run_serve(
     results["server_cpu_seconds"] = spent
     settings = asdict(options)
     settings |= {"workload": workload.describe(), "rate": "inf" if math.isinf(options.rate) else options.rate}
+    # A server that runs already does not say.
+    settings["enable_prefix_caching"] = None if config is None or options.url else config.cache.enable_prefix_caching
     machine = {"processor": processor(), "cores": usable_cores(), "memory_bytes": total_memory()}
     return Report("serve", machine, settings, results, _tables(options, workload, results))
 

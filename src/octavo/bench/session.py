@@ -53,6 +53,7 @@ class Session:
     def __init__(self, config: EngineConfig, *, quiet: bool) -> None:
         self.llm = LLM(**llm_arguments(config), quiet=quiet)
         self.core = self.llm._core
+        self.prefix_caching = config.cache.enable_prefix_caching
         self.info: EngineInfo = self.core.info
         path = model_path(config.model)
         kv_bytes = self.info.kv_cache_bytes // (self.info.num_blocks * self.info.block_size)
@@ -80,6 +81,7 @@ class Session:
             "kv_cache_bytes": info.kv_cache_bytes,
             "kv_bytes_a_token": self.cost.kv_bytes,
             "max_model_len": info.max_model_len,
+            "enable_prefix_caching": self.prefix_caching,
         }
 
     def table(self) -> Table:
@@ -87,7 +89,7 @@ class Session:
         info = self.info
         return Table(
             "Model",
-            ["model", "architecture", "backend", "weights MB", "KV cache MB", "KV bytes a token"],
+            ["model", "architecture", "backend", "weights MB", "KV cache MB", "KV bytes a token", "prefix cache"],
             [
                 [
                     info.model,
@@ -96,6 +98,7 @@ class Session:
                     megabytes(info.weights_bytes),
                     megabytes(info.kv_cache_bytes),
                     str(self.cost.kv_bytes),
+                    "on" if self.prefix_caching else "off",
                 ]
             ],
         )

@@ -68,7 +68,13 @@ def run_startup(config: EngineConfig, options: StartupOptions, server_arguments:
         "resident_beside_weights_bytes": None if total is None else total - info.weights_bytes,
     }
     machine = {"processor": processor(), "cores": usable_cores(), "memory_bytes": total_memory()}
-    return Report("startup", machine, asdict(options), results, _tables(results, options))
+    return Report(
+        "startup",
+        machine,
+        {**asdict(options), "enable_prefix_caching": config.cache.enable_prefix_caching},
+        results,
+        _tables(results, options),
+    )
 
 
 def start_once(server_arguments: Sequence[str]) -> Start:

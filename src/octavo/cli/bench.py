@@ -16,7 +16,7 @@ import click
 from octavo.cli import flags
 from octavo.cli.declare import Option, command_of
 from octavo.cli.run import USAGE, command, fail
-from octavo.config.engine import EngineConfig
+from octavo.config.engine import CacheConfig, EngineConfig
 from octavo.config.server import API_KEY_VARIABLE
 
 _BENCH, _LOAD = "Benchmark", "Load"
@@ -54,6 +54,9 @@ WorkloadName = Annotated[
     Option(metavar="chat64|random", help="64 chat-like requests, or random prompts of one length.", panel=_BENCH),
 ]
 
+# A run repeats the prompts of the one before, and figures are of work that is done.
+_WITHOUT_CACHE = EngineConfig(cache=CacheConfig(enable_prefix_caching=False))
+
 # The flags of a model and its engine, as `octavo serve` has them.
 _ENGINE: dict[str, tuple[Any, Any]] = {
     "model": (flags.ModelArgument, None),
@@ -65,6 +68,7 @@ _ENGINE: dict[str, tuple[Any, Any]] = {
     "gpu_memory_utilization": (flags.GpuMemoryUtilization, flags.CACHE.gpu_memory_utilization),
     "kv_cache_memory": (flags.KvCacheMemory, flags.CACHE.kv_cache_memory),
     "num_blocks_override": (flags.NumBlocksOverride, flags.CACHE.num_blocks_override),
+    "enable_prefix_caching": (flags.EnablePrefixCaching, _WITHOUT_CACHE.cache.enable_prefix_caching),
     "max_num_batched_tokens": (flags.MaxNumBatchedTokens, flags.SCHEDULER.max_num_batched_tokens),
     "max_num_seqs": (flags.MaxNumSeqs, flags.SCHEDULER.max_num_seqs),
     "backend": (flags.Backend, flags.BACKEND.backend),
@@ -207,7 +211,7 @@ def serve(
     from octavo.bench.serve import ServeOptions, run_serve
 
     arguments = server_arguments(config)
-    lost = [argument for argument in arguments if argument.startswith("--") and argument != "--seed"]
+    lost = [argument for argument in server_arguments(config, _WITHOUT_CACHE) if argument.startswith("--") and argument != "--seed"]
     if url and lost:
         fail(f"{lost[0]} has no meaning with --url: the server has its own settings", USAGE)
     if api_key and not url:
@@ -231,7 +235,8 @@ def serve(
     publish(run_serve(options, config, arguments, api_key=key if url else None), json_file)
 
 
-@_add("startup")
+# A start has one request, so that the cache has nothing to give.
+@_add("startup", (_ENGINE, {"enable_prefix_caching": (flags.EnablePrefixCaching, flags.CACHE.enable_prefix_caching)}))
 def startup(config: EngineConfig, named: str | None, *, iterations: Iterations = 5, json_file: Json = None) -> None:
     """Time `octavo serve` from the start of its process to the first token of a first request, and show the memory that it takes."""
     from octavo.bench.report import check_target, publish
@@ -284,13 +289,13 @@ def _lengths(workload: str, **given: int | None) -> dict[str, int]:
     return lengths
 
 
-def server_arguments(config: EngineConfig) -> list[str]:
-    """What follows `octavo serve` for an engine of this configuration."""
+def server_arguments(config: EngineConfig, defaults: EngineConfig | None = None) -> list[str]:
+    """What follows `octavo serve` for an engine of this configuration, where it differs from `defaults`, by default the server's own."""
     arguments = [config.model.model, "--seed", str(config.seed)] if config.seed is not None else [config.model.model]
-    defaults = EngineConfig()
+    defaults = defaults or EngineConfig()
     for part in ("model", "cache", "scheduler", "backend"):
         for each in fields(getattr(config, part)):
             value = getattr(getattr(config, part), each.name)
             if each.name != "model" and value != getattr(getattr(defaults, part), each.name):
-                arguments += [flags.flag_name(each.name), str(value)]
+                arguments += flags.flag_words(each.name, value)
     return arguments

@@ -69,6 +69,14 @@ NumBlocksOverride = Annotated[
     int | None,
     Option("--num-gpu-blocks-override", metavar="N", help="Blocks of the KV cache, exactly.", panel=_CACHE),
 ]
+EnablePrefixCaching = Annotated[
+    bool,
+    Option(
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+        help="Take over what the cache still holds of a prompt from earlier requests.",
+        panel=_CACHE,
+    ),
+]
 MaxNumBatchedTokens = Annotated[int, Option(metavar="N", help="Tokens computed in one step, at most.", panel=_SCHEDULER)]
 MaxNumSeqs = Annotated[int, Option(metavar="N", help="Requests in one step, at most.", panel=_SCHEDULER)]
 Backend = Annotated[str, Option(metavar="|".join(BACKENDS), help="Where the numbers are computed.", panel=_BACKEND)]
@@ -147,3 +155,11 @@ _RENAMED = {
 def flag_name(param: str) -> str:
     """The flag that fills the field `param`."""
     return "--" + _RENAMED.get(param, param).replace("_", "-")
+
+
+def flag_words(param: str, value: object) -> list[str]:
+    """The words of a command line that give the field `param` this value."""
+    flag = flag_name(param)
+    if isinstance(value, bool):
+        return [flag if value else "--no-" + flag.removeprefix("--")]
+    return [flag, str(value)]

@@ -51,7 +51,6 @@ REFUSED: tuple[Refused, ...] = (
     Refused("--override-generation-config"),
     Refused("--logprobs-mode", ("raw_logprobs",)),
     Refused("--kv-cache-dtype", ("auto",), hint="the cache holds bfloat16 on the cpu backend and float32 on the reference backend"),
-    Refused("--enable-prefix-caching", switch=True),
     Refused("--prefix-caching-hash-algo"),
     Refused("--cpu-offload-gb", ("0",)),
     Refused("--scheduling-policy", ("fcfs",), hint="requests are served first come, first served"),
@@ -66,7 +65,7 @@ REFUSED: tuple[Refused, ...] = (
     Refused("--enable-auto-tool-choice", switch=True),
     *_values("--tool-call-parser", "--reasoning-parser"),
     *_values("--chat-template-content-format", "--default-chat-template-kwargs"),
-    *_switches("--trust-request-chat-template", "--enable-prompt-tokens-details", "--enable-force-include-usage"),
+    *_switches("--trust-request-chat-template", "--enable-force-include-usage"),
     *_values("--ssl-keyfile", "--ssl-certfile", "--uds", "--middleware", "--otlp-traces-endpoint"),
     *_values("--allowed-local-media-path", "--allowed-media-domains", "--limit-mm-per-prompt"),
     *_switches("--headless", "--enable-request-id-headers", "--enable-log-requests", "--disable-log-stats", "--kv-cache-metrics"),
@@ -77,7 +76,7 @@ REFUSED: tuple[Refused, ...] = (
 )
 
 # Switches for what Octavo always does, so that asking for it is no news and only the opposite is refused.
-ALWAYS_ON = ("--enable-chunked-prefill", "--enforce-eager")
+ALWAYS_ON = ("--enable-chunked-prefill", "--enforce-eager", "--enable-prompt-tokens-details")
 
 _SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size", "-q": "--quantization"}
 _BY_FLAG = {refused.flag: refused for refused in REFUSED}

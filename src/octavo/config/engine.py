@@ -67,13 +67,15 @@ class CacheConfig:
     """How much memory the KV cache may take, and in what blocks.
 
     `kv_cache_memory` is in bytes, or text like "2GiB", and, when given, wins over `gpu_memory_utilization`, the share of this machine's (or
-    cgroup's) memory that weights and cache may take together. `num_blocks_override` fixes the number of blocks itself.
+    cgroup's) memory that weights and cache may take together. `num_blocks_override` fixes the number of blocks itself. With
+    `enable_prefix_caching` a request takes over what the cache still holds of its prompt from earlier ones.
     """
 
     block_size: int = 16
     gpu_memory_utilization: float = 0.5
     kv_cache_memory: int | None = None
     num_blocks_override: int | None = None
+    enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         settle(self, sizes=("kv_cache_memory",))

@@ -10,6 +10,7 @@ from octavo.config.engine import EngineConfig
 from octavo.engine.pool_size import size_pool
 from octavo.executors.executor import Executor
 from octavo.executors.in_process import InProcessExecutor
+from octavo.kvcache.manager import KVCacheManager
 from octavo.loading.progress import Progress
 from octavo.protocol.errors import ConfigError
 from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, EngineStats
@@ -87,13 +88,8 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
     for note in model.notes:
         say(note)
     say(f"{pool.explanation}; ready in {time.monotonic() - started:.1f} s on the {model.backend} backend")
-    scheduler = Scheduler(
-        config.scheduler,
-        block_size=config.cache.block_size,
-        num_blocks=pool.num_blocks,
-        max_model_len=pool.max_model_len,
-        vocab_size=model.vocab_size,
-    )
+    cache = KVCacheManager(pool.num_blocks, config.cache.block_size, prefix_caching=config.cache.enable_prefix_caching)
+    scheduler = Scheduler(config.scheduler, cache, max_model_len=pool.max_model_len, vocab_size=model.vocab_size)
     info = EngineInfo(
         model=config.model.model,
         architecture=model.architecture,

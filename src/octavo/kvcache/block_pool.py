@@ -1,4 +1,4 @@
-"""Which blocks of the KV cache are free, and how many tables hold each of the others."""
+"""Which blocks of the KV cache are free, and how many references hold each of the others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ class BlockPoolError(RuntimeError):
 
 
 class BlockPool:
-    """`num_blocks` block ids, 0 … num_blocks − 1, each free or held by `reference_count` tables.
+    """`num_blocks` block ids, 0 … num_blocks − 1, each free or held by `reference_count` references.
 
-    Free blocks form a doubly linked list over flat arrays, with one sentinel as both ends. Taking comes from the head and giving back
-    goes to the tail, so the block that has been free for longest is reused first, and any block can leave the middle of the list in
-    O(1): that is the order and the operation that a prefix cache needs to revive a freed block whose contents still serve.
-    12 bytes a block; nothing is proportional to the pool's size after construction.
+    Free blocks form a doubly linked list over flat arrays, with one sentinel as both ends. Taking comes from the head. Giving back goes to
+    the tail, behind every block that has been free for longer, or to the head where the block is the one to be reused first. Any block can
+    leave the middle of the list in O(1). 12 bytes a block; nothing is proportional to the pool's size after construction.
     """
 
     __slots__ = ("_next", "_previous", "_references", "num_blocks", "num_free")
@@ -41,13 +40,13 @@ class BlockPool:
         return self.num_blocks - self.num_free
 
     def reference_count(self, block_id: int) -> int:
-        """How many tables hold the block; 0 means free."""
+        """How many references hold the block; 0 means free."""
         self._check(block_id)
         return self._references[block_id]
 
     def take(self, count: int) -> list[int]:
-        """Takes `count` blocks, each with one reference, longest free first. O(count). Raises BlockPoolError, and takes none, if fewer
-        are free; callers look at `num_free` first."""
+        """Takes `count` blocks from the head of the free list, each with one reference. O(count). Raises BlockPoolError, and takes none,
+        if fewer are free; callers look at `num_free` first."""
         if count < 0 or count > self.num_free:
             raise BlockPoolError(f"{count} blocks were taken from a pool with {self.num_free} free")
         sentinel, following, references = self.num_blocks, self._next, self._references
@@ -64,14 +63,18 @@ class BlockPool:
         return taken
 
     def share(self, block_id: int) -> None:
-        """One more table holds a block that is already held. O(1)."""
+        """One more reference to a block, which leaves the free list if it was free: what it holds still serves. O(1)."""
         self._check(block_id)
-        if self._references[block_id] == 0:
-            raise BlockPoolError(f"block {block_id} is free and can't be shared")
         self._references[block_id] += 1
+        if self._references[block_id] == 1:
+            before, after = self._previous[block_id], self._next[block_id]
+            self._next[before] = after
+            self._previous[after] = before
+            self.num_free -= 1
 
-    def release(self, block_id: int) -> bool:
-        """One table fewer holds the block; returns whether that made it free. O(1)."""
+    def release(self, block_id: int, *, reuse_first: bool = False) -> bool:
+        """One reference fewer; returns whether that made the block free: the last of the free blocks to be taken, or the first with
+        `reuse_first`. O(1)."""
         self._check(block_id)
         count = self._references[block_id]
         if count == 0:
@@ -80,11 +83,11 @@ class BlockPool:
         if count > 1:
             return False
         sentinel = self.num_blocks
-        tail = self._previous[sentinel]
-        self._next[tail] = block_id
-        self._previous[block_id] = tail
-        self._next[block_id] = sentinel
-        self._previous[sentinel] = block_id
+        before, after = (sentinel, self._next[sentinel]) if reuse_first else (self._previous[sentinel], sentinel)
+        self._next[before] = block_id
+        self._previous[block_id] = before
+        self._next[block_id] = after
+        self._previous[after] = block_id
         self.num_free += 1
         return True
 

@@ -53,7 +53,10 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """Everything known of one request: its prompt and, for each of its `n` samples, a CompletionOutput."""
+    """Everything known of one request: its prompt and, for each of its `n` samples, a CompletionOutput.
+
+    `num_cached_tokens` of the prompt were in the prefix cache and not computed again.
+    """
 
     request_id: str
     prompt: str | None

@@ -27,23 +27,31 @@ class NewRequest(msgspec.Struct, array_like=True):
 
 
 class ScheduledRequest(msgspec.Struct, array_like=True):
-    """A request's share of a step: its next `num_tokens` tokens, with `new_block_ids` appended to its block table first.
+    """A request's share of a step: its next `num_tokens` tokens.
 
-    A token is sampled when the step computes the last token known of the request.
+    Before that its block table changes: `replaced_blocks` are (place, block id) of blocks that it has others for now, and `new_block_ids`
+    are appended. Keys and values of the first `num_cached` of the tokens are in the cache already: they are computed for what is sampled
+    from them, and not written. A token is sampled when the step computes the last token known of the request.
     """
 
     request_id: str
     num_tokens: int
     new_block_ids: list[int]
+    num_cached: int = 0
+    replaced_blocks: list[tuple[int, int]] = []
 
 
 class StepPlan(msgspec.Struct, array_like=True):
-    """One step. `removed` (finished, aborted or preempted requests) are forgotten by the worker before anything else."""
+    """One step. `removed` (finished, aborted or preempted requests) are forgotten by the worker before anything else.
+
+    `copies` are (source, destination, num_tokens), made in their order before anything is computed: the first `num_tokens` slots of block
+    `source` go to block `destination`, whose other slots are cleared.
+    """
 
     removed: list[str] = []
     new: list[NewRequest] = []
     scheduled: list[ScheduledRequest] = []
-    copies: list[tuple[int, int]] = []
+    copies: list[tuple[int, int, int]] = []
 
     @property
     def num_tokens(self) -> int:

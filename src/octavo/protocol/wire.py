@@ -33,6 +33,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
     """What one step gave one request: new tokens, and why it ended if it did.
 
     `finish_reason` is None, "stop", "length", "abort" or "error"; `stop_reason` the stop token id of the request's own list.
+    `num_cached_tokens` of its prompt were found computed when it was first scheduled.
     """
 
     request_id: str
@@ -43,10 +44,18 @@ class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
     error: str | None = None
     first_scheduled_time: float | None = None
     num_preemptions: int = 0
+    num_cached_tokens: int = 0
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
-    """A measurement after one step. Counts are gauges except `preemptions`, which counts since the engine's start."""
+    """A measurement after one step, or of sums since the engine's start.
+
+    `blocks_used` are held by requests and `blocks_cached` can be found by what they hold, whether held or not; `tokens_held` are the
+    slots of blocks in use that hold a token. These, like `running`, `waiting` and `step_tokens`, are of this moment. Sums: `preemptions`;
+    `blocks_evicted`, found no more because their space was needed; `blocks_copied`, because a request wrote to a shared one;
+    `prefix_cache_queries`, prompt tokens looked up, and `prefix_cache_hits`, those of them that needn't be computed, both when a request
+    is first scheduled; `prompt_tokens_computed`, prompt tokens that steps computed, again after a preemption too.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -55,6 +64,12 @@ class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
     tokens_held: int = 0
     preemptions: int = 0
     step_tokens: int = 0
+    blocks_cached: int = 0
+    blocks_evicted: int = 0
+    blocks_copied: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+    prompt_tokens_computed: int = 0
 
 
 class EngineInfo(msgspec.Struct, omit_defaults=True):

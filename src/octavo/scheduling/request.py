@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from octavo.kvcache.block_table import BlockTable
+from octavo.kvcache.manager import KVCacheManager
 from octavo.protocol.plan import NewRequest
 from octavo.protocol.wire import EngineRequest
 
@@ -18,9 +18,12 @@ class RequestStatus(Enum):
 
 
 class Request:
-    """Tokens known (the prompt, then every token sampled) and how many of them have keys and values in the cache.
+    """Tokens known (the prompt, then every token sampled), how many of them have been computed, and in which blocks they are.
 
-    `max_known` is the number of known tokens at which generation ends with "length". `arrival_time` (the front end's) and
+    `num_in_cache` tokens have keys and values in the cache: those computed, and those that were found there when the request was admitted.
+    At most one of these is still to be computed: the last one known, which gives the next. `num_cached_tokens` is how many prompt tokens
+    the first admission found computed already. `replaced` are blocks of the table, as (place, block id), that the worker has not been
+    told of. `max_known` is the number of known tokens at which generation ends with "length". `arrival_time` (the front end's) and
     `first_scheduled_time` (the scheduler's clock) are in seconds. `held_by_worker` says that a plan has introduced the request and
     none has removed it since.
     """
@@ -32,9 +35,12 @@ class Request:
         "held_by_worker",
         "max_known",
         "min_tokens",
+        "num_cached_tokens",
         "num_computed",
+        "num_in_cache",
         "num_preemptions",
         "num_prompt_tokens",
+        "replaced",
         "request_id",
         "sampling",
         "status",
@@ -44,7 +50,7 @@ class Request:
         "worker_eos_token_ids",
     )
 
-    def __init__(self, request: EngineRequest, table: BlockTable, context: int) -> None:
+    def __init__(self, request: EngineRequest, cache: KVCacheManager, context: int) -> None:
         sampling = request.sampling
         self.request_id = request.request_id
         self.sampling = sampling
@@ -57,7 +63,10 @@ class Request:
         self.num_prompt_tokens = len(self.token_ids)
         self.max_known = context if sampling.max_tokens is None else min(context, self.num_prompt_tokens + sampling.max_tokens)
         self.num_computed = 0
-        self.table = table
+        self.num_in_cache = 0
+        self.num_cached_tokens = 0
+        self.table = cache.new_table(self.token_ids)
+        self.replaced: list[tuple[int, int]] = []
         self.status = RequestStatus.WAITING
         self.num_preemptions = 0
         self.arrival_time = request.arrival_time

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.config.engine import SchedulerConfig
-from octavo.kvcache.block_pool import BlockPool
-from octavo.kvcache.block_table import BlockTable, blocks_for
+from octavo.kvcache.block_table import Grant, Prefix, blocks_for
+from octavo.kvcache.manager import KVCacheManager
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.plan import SampledToken, ScheduledRequest, StepPlan, StepResult
 from octavo.protocol.wire import EngineOutput, EngineRequest, EngineStats
@@ -36,8 +36,17 @@ class _Step:
     budget: int
     shares: list[tuple[Request, int]]
 
-    def give(self, request: Request, count: int, new_block_ids: list[int]) -> None:
-        self.plan.scheduled.append(ScheduledRequest(request.request_id, count, new_block_ids))
+    def give(self, request: Request, count: int, grant: Grant) -> None:
+        """The request's next `count` tokens; `grant` is the room that was made for them."""
+        new_block_ids, replaced = grant.new_block_ids, request.replaced + grant.replaced
+        if not request.held_by_worker:
+            self.plan.new.append(request.describe())
+            request.held_by_worker = True
+            new_block_ids, replaced = request.table.block_ids.copy(), []
+        cached = min(request.num_in_cache - request.num_computed, count)
+        self.plan.scheduled.append(ScheduledRequest(request.request_id, count, new_block_ids, cached, replaced))
+        self.plan.copies += grant.copies
+        request.replaced = []
         self.shares.append((request, count))
         self.budget -= count
 
@@ -45,24 +54,24 @@ class _Step:
 class Scheduler:
     """Turns requests into plans and results into outputs. `schedule` and `update` alternate; `add` and `abort` may come at any time.
 
-    Running requests, then waiting ones, are always in order of arrival. Cost of a step: O(running requests + blocks and tokens given),
-    whatever the size of the pool or of the queue. `clock` gives seconds.
+    Running requests, then waiting ones, are always in order of arrival. Cost of a step: O(running requests + blocks and tokens given, or
+    found of the request that is next), whatever the size of the pool or of the queue. `clock` gives seconds.
     """
 
     def __init__(
         self,
         config: SchedulerConfig,
+        cache: KVCacheManager,
         *,
-        block_size: int,
-        num_blocks: int,
         max_model_len: int,
         vocab_size: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
-        self._limits = Limits(block_size, num_blocks, max_model_len, vocab_size)
+        self._cache = cache
+        self._store = cache.store
+        self._limits = Limits(cache.block_size, cache.store.num_blocks, max_model_len, vocab_size)
         self._clock = clock
-        self._pool = BlockPool(num_blocks)
         self._requests: dict[str, Request] = {}
         self._running: dict[str, Request] = {}
         self._waiting = WaitingQueue()
@@ -70,6 +79,10 @@ class Scheduler:
         self._step: _Step | None = None
         self._step_tokens = 0
         self._preemptions = 0
+        self._copies = 0
+        self._prefix_cache_queries = 0
+        self._prefix_cache_hits = 0
+        self._prompt_tokens_computed = 0
 
     @property
     def has_work(self) -> bool:
@@ -96,11 +109,17 @@ class Scheduler:
         return EngineStats(
             running=len(self._running),
             waiting=len(self._waiting),
-            blocks_total=self._pool.num_blocks,
-            blocks_used=self._pool.num_used,
-            tokens_held=sum(request.num_computed for request in self._running.values()),
+            blocks_total=self._store.num_blocks,
+            blocks_used=self._store.num_used,
+            tokens_held=self._tokens_held(),
             preemptions=self._preemptions,
             step_tokens=self._step_tokens,
+            blocks_cached=self._store.num_cached,
+            blocks_evicted=self._store.num_evicted,
+            blocks_copied=self._copies,
+            prefix_cache_queries=self._prefix_cache_queries,
+            prefix_cache_hits=self._prefix_cache_hits,
+            prompt_tokens_computed=self._prompt_tokens_computed,
         )
 
     def add(self, request: EngineRequest) -> None:
@@ -108,7 +127,7 @@ class Scheduler:
         if request.request_id in self._requests:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", param="request_id")
         self._limits.check_prompt(request.prompt_token_ids)
-        added = Request(request, BlockTable(self._pool, self._limits.block_size), self._limits.context)
+        added = Request(request, self._cache, self._limits.context)
         self._requests[added.request_id] = added
         self._waiting.append(added)
 
@@ -154,6 +173,7 @@ class Scheduler:
         sampled = {token.request_id: token for token in result.sampled}
         outputs = []
         for request, count in step.shares:
+            self._prompt_tokens_computed += max(0, min(count, request.num_prompt_tokens - request.num_computed))
             if request.status is not RequestStatus.RUNNING:
                 continue
             request_id = request.request_id
@@ -182,54 +202,81 @@ class Scheduler:
             if step.budget == 0 or request.status is not RequestStatus.RUNNING:
                 break
             count = min(request.num_known - request.num_computed, step.budget)
-            new_block_ids = self._grow(request, request.num_computed + count)
-            if new_block_ids is None:
+            grant = self._grow(request, request.num_computed + count)
+            if grant is None:
                 break
-            step.give(request, count, new_block_ids)
+            step.give(request, count, grant)
         return self._preemptions == preemptions
 
-    def _grow(self, request: Request, num_tokens: int) -> list[int] | None:
-        """Blocks for `num_tokens` tokens of a running request, preempting the last admitted while there are too few; None if that came
+    def _grow(self, request: Request, num_tokens: int) -> Grant | None:
+        """Room for `num_tokens` tokens of a running request, preempting the last admitted while there is too little; None if that came
         to be the request itself. A victim never has a share in the step being planned: shares go in the order of admission."""
-        while (new_block_ids := request.table.ensure(num_tokens)) is None:
+        while (grant := request.table.prepare(request.num_in_cache, num_tokens)) is None:
             victim = self._running[next(reversed(self._running))]
             if len(self._running) == 1:
                 raise SchedulerError(f"request {request.request_id!r} runs alone and the whole pool can't hold its {num_tokens} tokens")
             self._preempt(victim)
             if victim is request:
                 return None
-        return new_block_ids
+        self._copies += len(grant.copies)
+        return grant
 
     def _admit_waiting(self, step: _Step) -> None:
         """Admits from the head of the queue while tokens, seats and blocks last. The head is never skipped, so none starves.
 
-        Admission takes blocks for the first chunk only, but asks for more to be free: the blocks of every token the request knows,
-        beyond those that running requests still need for what they know, and one for each running request that may grow into another.
-        Otherwise a long prompt would come in on its first chunk, or a newcomer take the last block, only to be preempted a few steps
-        later with all its work lost. With nothing running no more is asked for than the request's own tokens, which `Limits` has seen
-        to fit.
+        Admission takes blocks for the first chunk only, but asks for more to be free: the blocks of every token the request knows and
+        the cache does not hold in use, beyond those that running requests still need for what they know, and one for each running request
+        that may grow into another. Otherwise a long prompt would come in on its first chunk, or a newcomer take the last block, only to be
+        preempted a few steps later with all its work lost. With nothing running no more is asked for than the request's own tokens, which
+        `Limits` has seen to fit.
         """
         if not self._waiting or step.budget == 0 or len(self._running) >= self._config.max_num_seqs:
             return
         now = self._clock()
-        spare = self._pool.num_free - sum(map(self._blocks_to_come, self._running.values()))
+        reserved = sum(map(self._blocks_to_come, self._running.values()))
         while self._waiting and step.budget > 0 and len(self._running) < self._config.max_num_seqs:
             request = self._waiting.head()
-            if blocks_for(request.num_known, self._limits.block_size) > spare:
+            prefix = self._find(request)
+            if prefix is None or self._blocks_needed(request, prefix) > self._store.num_free - reserved:
                 return
-            spare -= self._blocks_to_come(request)
-            count = min(request.num_known, step.budget)
-            new_block_ids = request.table.ensure(count)
-            if new_block_ids is None:
-                raise SchedulerError(f"request {request.request_id!r} was admitted without the blocks it needs")
-            self._waiting.remove(request)
-            self._running[request.request_id] = request
-            request.status = RequestStatus.RUNNING
-            request.held_by_worker = True
-            if request.first_scheduled_time is None:
-                request.first_scheduled_time = now
-            step.plan.new.append(request.describe())
-            step.give(request, count, new_block_ids)
+            self._admit(step, request, prefix, now)
+            reserved += self._blocks_to_come(request)
+
+    def _find(self, request: Request) -> Prefix | None:
+        """What of a waiting request is in the cache; None while a running one computes the next of it, which then needn't be done twice.
+
+        Such a wait ends with the other's prompt, or with its leaving: there are only so many running requests, and none comes in before
+        the head of the queue.
+        """
+        prefix = request.table.find(request.num_known)
+        return None if request.table.is_in_flight(len(prefix.block_ids), request.num_known) else prefix
+
+    def _admit(self, step: _Step, request: Request, prefix: Prefix, now: float) -> None:
+        """Moves a waiting request to the running ones, with its first share of tokens."""
+        request.table.adopt(prefix)
+        request.num_in_cache = prefix.num_tokens
+        # Something must be computed to sample from, if only the last token once more.
+        request.num_computed = min(prefix.num_tokens, request.num_known - 1)
+        count = min(request.num_known - request.num_computed, step.budget)
+        grant = request.table.prepare(request.num_in_cache, request.num_computed + count)
+        if grant is None:
+            raise SchedulerError(f"request {request.request_id!r} was admitted without the blocks it needs")
+        self._copies += len(grant.copies)
+        request.table.announce(request.num_known)
+        self._waiting.remove(request)
+        self._running[request.request_id] = request
+        request.status = RequestStatus.RUNNING
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = now
+            request.num_cached_tokens = request.num_computed
+            self._prefix_cache_queries += request.num_prompt_tokens
+            self._prefix_cache_hits += request.num_cached_tokens
+        step.give(request, count, grant)
+
+    def _blocks_needed(self, request: Request, prefix: Prefix) -> int:
+        """Free blocks that a waiting request takes for the tokens it knows. What it finds and others hold costs nothing; what nobody
+        holds leaves the free blocks, too."""
+        return blocks_for(request.num_known, self._limits.block_size) - len(prefix.block_ids) + self._store.count_free(prefix.block_ids)
 
     def _blocks_to_come(self, request: Request) -> int:
         """Blocks that a request still has to take for the tokens it knows, and one more if its output can grow into it. The last token
@@ -239,11 +286,22 @@ class Scheduler:
         grows = blocks_for(request.max_known - 1, size) > known
         return known - len(request.table.block_ids) + grows
 
+    def _tokens_held(self) -> int:
+        """Slots of the blocks in use that hold a token, each block counted once however many requests share it."""
+        size = self._limits.block_size
+        unused: dict[int, int] = {}
+        for request in self._running.values():
+            block_ids, held = request.table.block_ids, request.num_in_cache
+            for place in range(held // size, len(block_ids)):
+                free = size - max(0, held - place * size)
+                unused[block_ids[place]] = min(free, unused.get(block_ids[place], size))
+        return self._store.num_used * size - sum(unused.values())
+
     def _preempt(self, request: Request) -> None:
-        """Back to the front of the queue without its blocks; it computes all its tokens again when it returns."""
+        """Back to the front of the queue without its blocks; when it returns it computes again what can't be found in the cache then."""
         self._leave(request)
         request.status = RequestStatus.WAITING
-        request.num_computed = 0
+        request.num_computed = request.num_in_cache = 0
         request.num_preemptions += 1
         self._preemptions += 1
         self._waiting.push_front(request)
@@ -261,6 +319,7 @@ class Scheduler:
         else:
             self._waiting.remove(request)
         request.table.release()
+        request.replaced = []
         if request.held_by_worker:
             request.held_by_worker = False
             self._removed.append(request.request_id)
@@ -268,14 +327,19 @@ class Scheduler:
     def _apply(self, request: Request, count: int, sampled: SampledToken | None, failure: str | None) -> EngineOutput | None:
         """One request's part of a result; None if it has computed a part of its prompt and there is nothing to say."""
         request.num_computed += count
+        request.num_in_cache = max(request.num_in_cache, request.num_computed)
         due = request.num_computed == request.num_known
         if failure is None and due != (sampled is not None):
             # It would wait for ever, or go astray; the others are unharmed.
             failure = "the worker gave no token" if due else "the worker gave a token out of turn"
+        if failure is None:
+            # Only now, when the step that computed them has ended well, may others find these blocks.
+            request.replaced += request.table.commit(request.num_in_cache)
         output = EngineOutput(
             request_id=request.request_id,
             first_scheduled_time=request.first_scheduled_time,
             num_preemptions=request.num_preemptions,
+            num_cached_tokens=request.num_cached_tokens,
         )
         if failure is not None:
             output.finish_reason, output.error = "error", failure

@@ -9,18 +9,25 @@ import numpy as np
 from octavo.backends.base import StepInputs
 from octavo.worker.request import WorkerRequest
 
+# In place of a slot: keys and values are in the cache already.
+NOT_WRITTEN = -1
 
-def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int]], block_size: int) -> StepInputs:
-    """Lays out each request's next `count` tokens, in order; a request whose last known token is among them gets a row of logits."""
+
+def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size: int) -> StepInputs:
+    """Lays out each request's next `count` tokens, in order, the first `cached` of which are not written; a request whose last known token
+    is among them gets a row of logits."""
     # Lists, each made an array once: a step of one token pays for every call of numpy, whose code has left the caches since the last step.
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
     starts, lengths, logit_rows, tables = [0], [], [], []
-    for request, count in scheduled:
+    for request, count, cached in scheduled:
         first, last = request.num_computed, request.num_computed + count
         token_ids += request.token_ids.values(first, last)
         positions += range(first, last)
+        if cached:
+            slots += [NOT_WRITTEN] * cached
+            first += cached
         for block_id in request.block_ids.values(first // block_size, (last - 1) // block_size + 1):
             offset = first % block_size
             size = min(block_size - offset, last - first)

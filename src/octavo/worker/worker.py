@@ -39,16 +39,18 @@ class Worker:
         scheduled, due = [], []
         for share in plan.scheduled:
             request = self._requests[share.request_id]
+            for place, block_id in share.replaced_blocks:
+                request.block_ids.view[place] = block_id
             if share.new_block_ids:
                 request.block_ids.extend(share.new_block_ids)
-            scheduled.append((request, share.num_tokens))
+            scheduled.append((request, share.num_tokens, share.num_cached))
             known = len(request.token_ids)
             if request.num_computed + share.num_tokens == known:
                 request.row.position = known
                 request.row.token_ids = request.token_ids.view
                 due.append(request)
         results = self._stepper.run(build_inputs(scheduled, self._block_size), [request.row for request in due])
-        for request, count in scheduled:
+        for request, count, _ in scheduled:
             request.num_computed += count
         result = StepResult()
         for request, sampled in zip(due, results, strict=True):

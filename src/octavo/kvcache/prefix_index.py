@@ -1,0 +1,81 @@
+"""Which blocks can be found by what they hold."""
+
+from __future__ import annotations
+
+from octavo.kvcache.block_hash import BlockKeys
+from octavo.kvcache.block_pool import BlockPoolError
+
+
+class CachedBlock:
+    """A full block that can be found: which one, what it holds, and after which other block. The first of a sequence has no parent."""
+
+    __slots__ = ("block_id", "contents", "digest", "num_children", "parent", "scope")
+
+    def __init__(self, block_id: int, keys: BlockKeys, index: int, parent: CachedBlock | None) -> None:
+        self.block_id = block_id
+        self.digest = keys.digests[index]
+        self.contents = keys.contents[index]
+        self.scope = keys.scope
+        self.parent = parent
+        self.num_children = 0
+
+    def holds(self, keys: BlockKeys, index: int, parent: CachedBlock | None) -> bool:
+        """Whether it is block `index` of the sequence of `keys`, whose block before that is `parent`. Everything is compared, so that an
+        equal digest proves nothing: the parent is the one block of that content, which makes the comparison hold for the whole prefix."""
+        return self.parent is parent and self.contents == keys.contents[index] and self.scope == keys.scope
+
+
+class PrefixIndex:
+    """Cached blocks by digest and by block id. One content has one block.
+
+    The parent of a cached block is cached, too. Whoever drops blocks must therefore drop children before parents; `remove` insists.
+    All operations are O(1), but for `clear`.
+    """
+
+    __slots__ = ("_by_digest", "_by_id")
+
+    def __init__(self) -> None:
+        self._by_digest: dict[bytes, CachedBlock] = {}
+        self._by_id: dict[int, CachedBlock] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, block_id: int) -> CachedBlock | None:
+        """What the block holds, if it can be found."""
+        return self._by_id.get(block_id)
+
+    def find(self, keys: BlockKeys, index: int, parent: CachedBlock | None) -> CachedBlock | None:
+        """The block that holds block `index` of the sequence of `keys`, whose block before that is `parent`."""
+        found = self._by_digest.get(keys.digests[index])
+        return found if found is not None and found.holds(keys, index, parent) else None
+
+    def add(self, block_id: int, keys: BlockKeys, index: int, parent: CachedBlock | None) -> CachedBlock | None:
+        """Makes a block findable as block `index` of the sequence of `keys`. Returns the block of that content, which is another one if
+        it was there already, and None if other contents have the digest: then the place is theirs, and this block stays unknown."""
+        digest = keys.digests[index]
+        found = self._by_digest.get(digest)
+        if found is not None:
+            return found if found.holds(keys, index, parent) else None
+        cached = self._by_digest[digest] = self._by_id[block_id] = CachedBlock(block_id, keys, index, parent)
+        if parent is not None:
+            parent.num_children += 1
+        return cached
+
+    def remove(self, block_id: int) -> CachedBlock | None:
+        """Forgets the block, if it is known, because something else will be written to it. Raises BlockPoolError for a block with
+        children: they could never be found again."""
+        cached = self._by_id.pop(block_id, None)
+        if cached is None:
+            return None
+        if cached.num_children:
+            raise BlockPoolError(f"block {block_id} is dropped before {cached.num_children} cached blocks that follow it")
+        del self._by_digest[cached.digest]
+        if cached.parent is not None:
+            cached.parent.num_children -= 1
+        return cached
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._by_digest.clear()
+        self._by_id.clear()

@@ -1,0 +1,30 @@
+"""The models and backends that the promise is kept on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from octavo import LLM
+
+Bits = list[tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model file of the fixtures, and the backend that runs it."""
+
+    model: str
+    backend: str
+
+    def start(self, **options: Any) -> LLM:
+        return LLM(self.model, backend=self.backend, quiet=True, **options)
+
+
+# One model for each way of multiplying: float32, bfloat16, 4-bit and 8-bit weights.
+SETUPS = [
+    Setup("tiny-llama", "reference"),
+    Setup("tiny-llama", "cpu"),
+    Setup("gguf-tiny-llama/tiny-llama-Q4_1.gguf", "cpu"),
+    Setup("gguf-tiny-llama/tiny-llama-Q8_0.gguf", "cpu"),
+]
