@@ -81,7 +81,7 @@ class BoundProgram {
   // How many of a linear's values the layout could not hold exactly. `data` is [rows, bytes a row]; row r of the linear is row order[r] of it.
   std::size_t fill(std::size_t linear, int storage, const Bytes& data, const Longs& order) {
     const Turn turn(running_);
-    const PackedLinear& packed = program_.linear(linear);
+    const Linear& packed = program_.linear(linear);
     require(storage >= 0 && storage <= static_cast<int>(Storage::kQ4_1), "unknown storage");
     const std::size_t bytes = row_bytes(static_cast<Storage>(storage), packed.inner);
     require(bytes != 0 && data.shape(1) == bytes && (data.shape(1) <= 1 || data.stride(1) == 1), "the rows have another size than the linear's");
@@ -92,14 +92,13 @@ class BoundProgram {
     }
     const CheckpointLinear checkpoint{static_cast<Storage>(storage), packed.outputs, packed.inner, data.data(),
                                       static_cast<std::size_t>(data.stride(0)), order.shape(0) == 0 ? nullptr : order.data()};
-    std::uint8_t* target = program_.linear_data(linear);
     std::size_t changed = 0;
     std::mutex mutex;
     nb::gil_scoped_release release;
     program_.team().run([&](Member& member) {
       PackStats own;
       member.share(panels(packed.outputs), 8, [&](std::size_t begin, std::size_t end) {
-        own += pack_panels(checkpoint, packed.layout, begin, end, target);
+        for (std::size_t panel = begin; panel < end; ++panel) own += program_.pack(linear, checkpoint, panel);
       });
       const std::lock_guard lock(mutex);
       changed += own.changed;
@@ -209,6 +208,13 @@ NB_MODULE(_native, module) {
            [](BoundProgram& p, int layout, std::size_t outputs, std::size_t inner, const Floats& bias) {
              require(layout >= 0 && layout <= static_cast<int>(Layout::kBf16), "unknown layout");
              return p->add_linear(static_cast<Layout>(layout), outputs, inner, copy_of(bias));
+           })
+      .def("add_linear_pair",
+           [](BoundProgram& p, int first, int second, std::size_t outputs, std::size_t inner, const Floats& first_bias, const Floats& second_bias) {
+             const auto known = [](int layout) { return layout >= 0 && layout <= static_cast<int>(Layout::kBf16); };
+             require(known(first) && known(second), "unknown layout");
+             return p->add_linear_pair(static_cast<Layout>(first), static_cast<Layout>(second), outputs, inner, copy_of(first_bias),
+                                       copy_of(second_bias));
            })
       .def("fill", &BoundProgram::fill)
       .def("add_rope", [](BoundProgram& p, const Floats& frequencies, float scale) { return p->add_rope(copy_of(frequencies), scale); })

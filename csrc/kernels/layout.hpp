@@ -34,14 +34,24 @@ constexpr std::size_t packed_bytes(Layout layout, std::size_t outputs, std::size
   return panels(outputs) * groups(inner) * cell_bytes(layout);
 }
 
-// A packed linear, 64-byte aligned. `bias` has `outputs` floats or is null.
+// A packed linear, or a run of whole panels of one, 64-byte aligned. `bias` has `outputs` floats or is null. Pairs of panels lie
+// `pair_stride` bytes apart, so that what is read in turns with them can lie between; 0 is one panel after another.
 struct PackedLinear {
   Layout layout;
   std::size_t outputs;
   std::size_t inner;
   const std::uint8_t* data;
   const float* bias;
+  std::size_t pair_stride = 0;
 };
+
+constexpr std::size_t panel_bytes(Layout layout, std::size_t inner) { return groups(inner) * cell_bytes(layout); }
+
+// Where a panel begins, counted from panel 0.
+constexpr std::size_t panel_offset(const PackedLinear& linear, std::size_t panel) {
+  const std::size_t bytes = panel_bytes(linear.layout, linear.inner);
+  return linear.pair_stride == 0 ? panel * bytes : panel / 2 * linear.pair_stride + panel % 2 * bytes;
+}
 
 // Activations of a product, `rows` rows of `groups(inner)` groups, in the form that the weights' layout multiplies.
 //

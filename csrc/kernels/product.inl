@@ -49,7 +49,7 @@ OCTAVO_INLINE void tile_integer(const TileOf& tile, Sums<Rows, Panels>& y) {
   constexpr std::size_t kCell = cell_bytes(Packed);
   constexpr std::size_t kScales = Packed == Layout::kInt4 ? 256 : 512;
   const std::size_t count = groups(tile.weight.inner), panel_bytes = count * kCell, at = tile.row * count;
-  const std::uint8_t* cell = tile.weight.data + tile.panel * panel_bytes;
+  const std::uint8_t* cell = tile.weight.data + panel_offset(tile.weight, tile.panel);
   Bytes6 x(static_cast<const std::int8_t*>(tile.activations.values) + at * kGroup, count * kGroup, Rows);
   Rows6<float> scales(tile.activations.scales + at, count, Rows), totals(tile.activations.sums + at, count, Rows);
   Rows6<std::int32_t> offsets(tile.activations.offsets + at, count, Rows);
@@ -149,7 +149,7 @@ template <int Rows, int Panels>
 OCTAVO_INLINE void tile_bf16(const TileOf& tile, Sums<Rows, Panels>& y) {
   constexpr std::size_t kCell = cell_bytes(Layout::kBf16);
   const std::size_t count = groups(tile.weight.inner), panel_bytes = count * kCell, stride = count * kGroup;
-  const std::uint8_t* cell = tile.weight.data + tile.panel * panel_bytes;
+  const std::uint8_t* cell = tile.weight.data + panel_offset(tile.weight, tile.panel);
   Rows6<std::uint16_t> x(static_cast<const std::uint16_t*>(tile.activations.values) + tile.row * stride, stride, Rows);
   Floats sums[kSums][Rows][Panels * kParts] = {};
   for (std::size_t left = panel_bytes; left != 0; left -= kCell) {

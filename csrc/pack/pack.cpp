@@ -343,20 +343,14 @@ Layout natural_layout(Storage storage) {
   return storage == Storage::kQ4_0 || storage == Storage::kQ4_1 ? Layout::kInt4 : Layout::kInt8;
 }
 
-PackStats pack_panels(const CheckpointLinear& linear, Layout layout, std::size_t panel_begin, std::size_t panel_end, std::uint8_t* packed) {
-  const PanelPacker pack_one = packer(linear.storage, layout);
-  const std::size_t panel_bytes = groups(linear.inner) * cell_bytes(layout);
-  PackStats stats;
-  for (std::size_t panel = panel_begin; panel < panel_end; ++panel) {
-    const std::size_t lanes = std::min(kLanes, linear.outputs - panel * kLanes);
-    stats += {.values = lanes * linear.inner, .changed = pack_one(linear, panel, packed + panel * panel_bytes)};
-  }
-  return stats;
+PackStats pack_panel(const CheckpointLinear& linear, Layout layout, std::size_t panel, std::uint8_t* packed) {
+  const std::size_t lanes = std::min(kLanes, linear.outputs - panel * kLanes);
+  return {.values = lanes * linear.inner, .changed = packer(linear.storage, layout)(linear, panel, packed)};
 }
 
 void unpack_row(const PackedLinear& linear, std::size_t row, float* out) {
   const std::size_t cells = groups(linear.inner);
-  const std::uint8_t* panel = linear.data + row / kLanes * cells * cell_bytes(linear.layout);
+  const std::uint8_t* panel = linear.data + panel_offset(linear, row / kLanes);
   Group values;
   for (std::size_t group = 0; group < cells; ++group) {
     unpack_group(linear.layout, panel + group * cell_bytes(linear.layout), row % kLanes, values);

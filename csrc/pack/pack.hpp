@@ -53,14 +53,14 @@ struct CheckpointLinear {
   const std::int64_t* order;
 };
 
-// Packs panels [panel_begin, panel_end) of `linear` to their places in `packed`, which is where panel 0 begins and has
-// packed_bytes(layout, outputs, inner) bytes. Panels are independent: threads may pack different ones at the same time. Never throws.
+// Packs one panel of `linear` to `packed`, which has panel_bytes(layout, inner) bytes. Panels are independent: threads may pack different
+// ones at the same time. Never throws.
 //
 // Rows past `outputs` are zeros: scale, minimum and q. So are values past `inner`, but for kInt4 their q only: they unpack to the group's
 // minimum, which meets activations that are zero. Where values have to be quantized: kInt8 takes scale = max|w| / 127, kInt4 takes
 // minimum = min w and scale = (max w - minimum) / 15, both rounded to float16 first, and q is rounded to nearest even. A group with an
 // infinity or a NaN becomes NaN as a whole.
-PackStats pack_panels(const CheckpointLinear& linear, Layout layout, std::size_t panel_begin, std::size_t panel_end, std::uint8_t* packed);
+PackStats pack_panel(const CheckpointLinear& linear, Layout layout, std::size_t panel, std::uint8_t* packed);
 
 // Row `row` of a packed linear as `inner` floats. scale · q has at most 19 significant bits and is exact, so w = scale · q + minimum is
 // rounded once, and a fused and a separate multiplication and addition give the same bits.

@@ -21,12 +21,15 @@ std::size_t blocks(std::size_t rows, std::size_t block) { return (rows + block -
 // Chunks small enough to even out the threads, large enough that taking them costs nothing.
 std::size_t chunk_of(std::size_t count, int threads) { return std::max<std::size_t>(1, count / (static_cast<std::size_t>(threads) * 8)); }
 
-// The same for a product's panels. With few rows it is a pass over memory, and long runs are read faster than short ones.
-std::size_t panels_chunk(std::size_t count, int threads, std::size_t rows) {
+// The same for the `count` pairs of panels of a region of a product. With few rows it is a pass over memory, and long runs are read faster
+// than short ones.
+std::size_t pairs_chunk(std::size_t count, std::size_t rows) {
   constexpr std::size_t kFewRows = 4;
-  const std::size_t parts = static_cast<std::size_t>(threads) * (rows <= kFewRows ? 2 : 8);
+  const std::size_t parts = rows <= kFewRows ? 2 : 8;
   return (count + parts - 1) / parts;
 }
+
+std::size_t pairs(std::size_t panel_count) { return (panel_count + 1) / 2; }
 
 }  // namespace
 
@@ -68,10 +71,12 @@ void Program::fill_rope(std::size_t index, Member& member, const StepInputs& ste
 
 void Program::run_op(const EmbedOp& op, Member& member, const StepInputs& step) {
   FloatBuffer& target = floats_[op.target];
-  const PackedLinear& table = linears_[op.linear].packed;
+  const Linear& table = linears_[op.linear];
   member.share(step.tokens, chunk_of(step.tokens, member.size()), [&](std::size_t begin, std::size_t end) {
     for (std::size_t token = begin; token < end; ++token) {
-      unpack_row(table, static_cast<std::size_t>(step.token_ids[token]), target.row(token));
+      const auto id = static_cast<std::size_t>(step.token_ids[token]);
+      const std::size_t region = table.region_of(id / kPanel);
+      unpack_row(table.regions[region], id - table.first[region] * kPanel, target.row(token));
     }
   });
 }
@@ -109,58 +114,71 @@ void Program::run_op(const ProductOp& op, Member& member, const StepInputs& step
   const std::size_t rows = rows_of(activations_[op.source].samples, step);
   const Activations source = activations(op.source, member, rows).view();
   FloatBuffer& target = floats_[op.target];
-  std::size_t total = 0;
-  for (const ProductPart& part : op.parts) total += panels(linears_[part.linear].packed.outputs);
   const Store how = op.add ? Store::kAdd : Store::kAssign;
   const std::size_t row_blocks = blocks(rows, kRowBlock);
+  const auto total = [&](std::size_t region) {
+    std::size_t count = 0;
+    for (const ProductPart& part : op.parts) count += pairs(linears_[part.linear].panel_count(region));
+    return count;
+  };
   // Within a block of rows the panels follow one another, so that the rows' activations are read from the cache.
-  member.share(total * row_blocks, panels_chunk(total, member.size(), rows), [&](std::size_t begin, std::size_t end) {
-    while (begin < end) {
-      const std::size_t block = begin / total;
-      std::size_t first = begin % total;
-      std::size_t last = std::min(total, first + (end - begin));
-      begin += last - first;
-      const std::size_t row_end = std::min(rows, (block + 1) * kRowBlock);
-      for (const ProductPart& part : op.parts) {
-        const PackedLinear& linear = linears_[part.linear].packed;
-        const std::size_t here = panels(linear.outputs);
-        if (first < here && last > 0) {
-          kernels_.product(linear, source, block * kRowBlock, row_end, first, std::min(last, here), how,
-                           target.row(block * kRowBlock) + part.column + first * kPanel, target.width);
+  member.share_regions(
+      [&](std::size_t region) { return total(region) * row_blocks; }, [&](std::size_t region) { return pairs_chunk(total(region), rows); },
+      [&](std::size_t region, std::size_t begin, std::size_t end) {
+        const std::size_t all = total(region);
+        while (begin < end) {
+          const std::size_t block = begin / all;
+          std::size_t first = begin % all;
+          std::size_t last = std::min(all, first + (end - begin));
+          begin += last - first;
+          const std::size_t row_end = std::min(rows, (block + 1) * kRowBlock);
+          for (const ProductPart& part : op.parts) {
+            const Linear& linear = linears_[part.linear];
+            const std::size_t panel_count = linear.panel_count(region), here = pairs(panel_count);
+            if (first < here && last > 0) {
+              kernels_.product(linear.regions[region], source, block * kRowBlock, row_end, 2 * first, std::min(2 * last, panel_count), how,
+                               target.row(block * kRowBlock) + part.column + (linear.first[region] + 2 * first) * kPanel, target.width);
+            }
+            first = first > here ? first - here : 0;
+            last = last > here ? last - here : 0;
+            if (last == 0) break;
+          }
         }
-        first = first > here ? first - here : 0;
-        last = last > here ? last - here : 0;
-        if (last == 0) break;
-      }
-    }
-  });
+      });
 }
 
 void Program::run_op(const GatedOp& op, Member& member, const StepInputs& step) {
   const std::size_t rows = rows_of(activations_[op.source].samples, step);
   const Activations source = activations(op.source, member, rows).view();
   ActivationBuffer& target = activations_[op.target];
-  const PackedLinear& gate = linears_[op.gate].packed;
-  const PackedLinear& up = linears_[op.up].packed;
+  const Linear& gate = linears_[op.gate];
+  const Linear& up = linears_[op.up];
   AlignedBytes& memory = scratch_[static_cast<std::size_t>(member.index())].floats;
   memory.reserve(2 * kGatedRows * kGroup * sizeof(float));
   auto* gates = reinterpret_cast<float*>(memory.data());
   float* ups = gates + kGatedRows * kGroup;
-  const std::size_t total = target.cells(), row_blocks = blocks(rows, kGatedRows), panel_count = panels(gate.outputs);
-  // A unit is one group of 32 outputs, so that it can be converted where it is made.
-  member.share(total * row_blocks, panels_chunk(total, member.size(), rows), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t unit = begin; unit < end; ++unit) {
-      const std::size_t cell = unit % total, first = unit / total * kGatedRows, count = std::min(kGatedRows, rows - first);
-      const std::size_t panel = 2 * cell, panel_end = std::min(panel_count, panel + 2), width = std::min<std::size_t>(kGroup, gate.outputs - cell * kGroup);
-      kernels_.product(gate, source, first, first + count, panel, panel_end, Store::kAssign, gates, kGroup);
-      kernels_.product(up, source, first, first + count, panel, panel_end, Store::kAssign, ups, kGroup);
-      for (std::size_t row = 0; row < count; ++row) {
-        float* own = gates + row * kGroup;
-        kernels_.silu_mul(own, ups + row * kGroup, width, own);
-        target.put(kernels_, own, width, first + row, cell);
-      }
-    }
-  });
+  const std::size_t row_blocks = blocks(rows, kGatedRows);
+  // A unit is one group of 32 outputs, a pair of panels, so that it can be converted where it is made.
+  member.share_regions(
+      [&](std::size_t region) { return pairs(gate.panel_count(region)) * row_blocks; },
+      [&](std::size_t region) { return pairs_chunk(pairs(gate.panel_count(region)), rows); },
+      [&](std::size_t region, std::size_t begin, std::size_t end) {
+        const PackedLinear& own_gate = gate.regions[region];
+        const PackedLinear& own_up = up.regions[region];
+        const std::size_t panel_count = gate.panel_count(region), total = pairs(panel_count);
+        for (std::size_t unit = begin; unit < end; ++unit) {
+          const std::size_t panel = 2 * (unit % total), panel_end = std::min(panel_count, panel + 2);
+          const std::size_t first = unit / total * kGatedRows, count = std::min(kGatedRows, rows - first);
+          const std::size_t width = std::min<std::size_t>(kGroup, own_gate.outputs - panel * kPanel);
+          kernels_.product(own_gate, source, first, first + count, panel, panel_end, Store::kAssign, gates, kGroup);
+          kernels_.product(own_up, source, first, first + count, panel, panel_end, Store::kAssign, ups, kGroup);
+          for (std::size_t row = 0; row < count; ++row) {
+            float* own = gates + row * kGroup;
+            kernels_.silu_mul(own, ups + row * kGroup, width, own);
+            target.put(kernels_, own, width, first + row, (gate.first[region] + panel) / 2);
+          }
+        }
+      });
 }
 
 }  // namespace octavo

@@ -18,7 +18,8 @@ Program::Program(std::size_t vocabulary, int threads, std::vector<int> cores, co
     : vocabulary_(vocabulary),
       kernels_(kernels),
       team_(std::make_unique<Team>(threads, std::move(cores))),
-      sampler_(vocabulary, threads, kernels) {
+      sampler_(vocabulary, threads, kernels),
+      arenas_(static_cast<std::size_t>(threads)) {
   scratch_.resize(static_cast<std::size_t>(threads));
 }
 
@@ -51,14 +52,54 @@ std::size_t Program::add_vector(std::vector<float> values) {
 }
 
 std::size_t Program::add_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias) {
+  Linear& linear = make_linear(layout, outputs, inner, std::move(bias));
+  const std::size_t bytes = panel_bytes(layout, inner);
+  for (std::size_t region = 0; region < arenas_.size(); ++region) {
+    linear.data[region] = arenas_[region].take(linear.panel_count(region) * bytes);
+    linear.regions[region].data = linear.data[region];
+  }
+  return linears_.size() - 1;
+}
+
+std::size_t Program::add_linear_pair(Layout first, Layout second, std::size_t outputs, std::size_t inner, std::vector<float> first_bias,
+                                     std::vector<float> second_bias) {
+  make_linear(first, outputs, inner, std::move(first_bias));
+  make_linear(second, outputs, inner, std::move(second_bias));
+  Linear* both = &linears_[linears_.size() - 2];
+  const std::size_t one = 2 * panel_bytes(first, inner), stride = one + 2 * panel_bytes(second, inner);
+  for (std::size_t region = 0; region < arenas_.size(); ++region) {
+    std::uint8_t* data = arenas_[region].take((both->panel_count(region) + 1) / 2 * stride);
+    for (std::size_t i = 0; i < 2; ++i) {
+      both[i].data[region] = data + i * one;
+      both[i].regions[region].data = both[i].data[region];
+      both[i].regions[region].pair_stride = stride;
+    }
+  }
+  return linears_.size() - 2;
+}
+
+// Everything but the place in memory.
+Linear& Program::make_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias) {
   require(outputs > 0 && inner > 0, "a linear needs outputs and inner values");
   require(bias.empty() || bias.size() == outputs, "a bias needs one value for each output");
-  std::uint8_t* data = arena_.take(packed_bytes(layout, outputs, inner));
-  linears_.push_back({{layout, outputs, inner, data, nullptr}, data, std::move(bias)});
-  Linear& kept = linears_.back();
-  // Moving a vector keeps its elements where they are, so this stays true however many linears follow.
-  kept.packed.bias = kept.bias.empty() ? nullptr : kept.bias.data();
-  return linears_.size() - 1;
+  const std::size_t pairs = (panels(outputs) + 1) / 2, regions = arenas_.size();
+  Linear linear{layout, outputs, inner, std::move(bias), {}, std::vector<std::uint8_t*>(regions), {0}};
+  for (std::size_t region = 0; region < regions; ++region) {
+    const std::size_t first = linear.first.back(), last = std::min(panels(outputs), 2 * (pairs * (region + 1) / regions));
+    const std::size_t begin = std::min(outputs, first * kPanel), end = std::min(outputs, last * kPanel);
+    // Moving a vector keeps its elements where they are, so the pointer stays true wherever the linear goes.
+    linear.regions.push_back({layout, end - begin, inner, nullptr, linear.bias.empty() ? nullptr : linear.bias.data() + begin});
+    linear.first.push_back(last);
+  }
+  linears_.push_back(std::move(linear));
+  return linears_.back();
+}
+
+PackStats Program::pack(std::size_t index, const CheckpointLinear& checkpoint, std::size_t panel) {
+  Linear& linear = linears_.at(index);
+  const std::size_t region = linear.region_of(panel);
+  std::uint8_t* place = linear.data[region] + panel_offset(linear.regions[region], panel - linear.first[region]);
+  return pack_panel(checkpoint, linear.layout, panel, place);
 }
 
 std::size_t Program::add_rope(std::vector<float> inverse_frequencies, float scale) {
@@ -81,14 +122,14 @@ bool integer_form(Layout layout) { return layout != Layout::kBf16; }
 
 void Program::add_operation(Operation operation) {
   const auto linear_fits = [this](std::size_t linear, std::size_t source) {
-    const PackedLinear& packed = linears_.at(linear).packed;
+    const Linear& packed = linears_.at(linear);
     require(packed.inner == activations_.at(source).inner, "a linear and its activations differ in size");
     require(integer_form(packed.layout) == activations_.at(source).integer, "a linear's layout can't multiply this form of activations");
   };
   const auto same_rows = [](bool a, bool b) { require(a == b, "an operation mixes rows of tokens and rows of samples"); };
   if (const auto* embed = std::get_if<EmbedOp>(&operation)) {
-    require(linears_.at(embed->linear).packed.outputs == vocabulary_, "the embedding needs a row for each token of the vocabulary");
-    require(linears_.at(embed->linear).packed.inner == floats_.at(embed->target).width, "the embedding's width differs from its target's");
+    require(linears_.at(embed->linear).outputs == vocabulary_, "the embedding needs a row for each token of the vocabulary");
+    require(linears_.at(embed->linear).inner == floats_.at(embed->target).width, "the embedding's width differs from its target's");
   } else if (const auto* gather = std::get_if<GatherOp>(&operation)) {
     require(floats_.at(gather->source).width == floats_.at(gather->target).width, "a gather's buffers differ in width");
     require(!floats_.at(gather->source).samples && floats_.at(gather->target).samples, "a gather goes from tokens to samples");
@@ -102,14 +143,14 @@ void Program::add_operation(Operation operation) {
   } else if (const auto* product = std::get_if<ProductOp>(&operation)) {
     for (const ProductPart& part : product->parts) {
       linear_fits(part.linear, product->source);
-      require(part.column + linears_.at(part.linear).packed.outputs <= floats_.at(product->target).width, "a product reaches beyond its target");
+      require(part.column + linears_.at(part.linear).outputs <= floats_.at(product->target).width, "a product reaches beyond its target");
     }
     same_rows(activations_.at(product->source).samples, floats_.at(product->target).samples);
   } else if (const auto* gated = std::get_if<GatedOp>(&operation)) {
     linear_fits(gated->gate, gated->source);
     linear_fits(gated->up, gated->source);
     const std::size_t width = activations_.at(gated->target).inner;
-    require(linears_.at(gated->gate).packed.outputs == width && linears_.at(gated->up).packed.outputs == width, "gate, up and target differ in size");
+    require(linears_.at(gated->gate).outputs == width && linears_.at(gated->up).outputs == width, "gate, up and target differ in size");
     same_rows(activations_.at(gated->source).samples, activations_.at(gated->target).samples);
     shared_[gated->target] = true;
   } else if (const auto* attend = std::get_if<AttendOp>(&operation)) {
@@ -125,7 +166,7 @@ void Program::add_operation(Operation operation) {
 
 std::size_t Program::weights_bytes() const {
   std::size_t total = 0;
-  for (const Linear& linear : linears_) total += packed_bytes(linear.packed.layout, linear.packed.outputs, linear.packed.inner) + linear.bias.size() * sizeof(float);
+  for (const Linear& linear : linears_) total += packed_bytes(linear.layout, linear.outputs, linear.inner) + linear.bias.size() * sizeof(float);
   for (const auto& vector : vectors_) total += vector.size() * sizeof(float);
   return total;
 }

@@ -4,6 +4,7 @@
 // panels or heads; a reduction is never shared, so neither the number of threads nor the shape of the batch shows in the numbers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "kernels/kernels.hpp"
+#include "pack/pack.hpp"
 #include "program/buffers.hpp"
 #include "program/step.hpp"
 #include "sampling/sampler.hpp"
@@ -57,10 +59,22 @@ struct AttendOp {
 };
 using Operation = std::variant<EmbedOp, GatherOp, NormOp, ConvertOp, ProductOp, GatedOp, AttendOp>;
 
+// A packed linear. Each thread of the team has a region of all weights, in the order in which they are read, so that a step of few rows
+// reads as many long streams of memory as there are threads: many short ones are read at half the speed. Region r has `regions[r]`, whole
+// pairs of panels (none, if the linear is small) from panel `first[r]` on; first.back() is the number of panels.
 struct Linear {
-  PackedLinear packed;
-  std::uint8_t* data;
+  Layout layout;
+  std::size_t outputs, inner;
   std::vector<float> bias;
+  std::vector<PackedLinear> regions;
+  std::vector<std::uint8_t*> data;
+  std::vector<std::size_t> first;
+
+  std::size_t panel_count(std::size_t region) const { return first[region + 1] - first[region]; }
+  // Which region has a panel.
+  std::size_t region_of(std::size_t panel) const {
+    return static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), panel) - first.begin()) - 1;
+  }
 };
 
 struct Rope {
@@ -85,10 +99,14 @@ class Program {
   std::size_t add_floats(std::size_t width, bool samples);
   std::size_t add_activations(std::size_t inner, bool integer, bool samples);
   std::size_t add_vector(std::vector<float> values);
-  // Memory for a packed linear; `linear_data` is then to be filled.
+  // Memory for a packed linear, which is then to be packed.
   std::size_t add_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias);
-  std::uint8_t* linear_data(std::size_t index) { return linears_.at(index).data; }
-  const PackedLinear& linear(std::size_t index) const { return linears_.at(index).packed; }
+  // Two that are read in turns, a pair of panels of each: a gate and its up. Their indices follow one another; the first is returned.
+  std::size_t add_linear_pair(Layout first, Layout second, std::size_t outputs, std::size_t inner, std::vector<float> first_bias,
+                              std::vector<float> second_bias);
+  const Linear& linear(std::size_t index) const { return linears_.at(index); }
+  // Packs one panel. Threads may pack different ones at the same time.
+  PackStats pack(std::size_t index, const CheckpointLinear& checkpoint, std::size_t panel);
   std::size_t add_rope(std::vector<float> inverse_frequencies, float scale);
   std::size_t add_cache_layer(std::size_t kv_heads, std::size_t head_dim);
   // Throws std::invalid_argument if the operation's buffers and weights do not fit together.
@@ -122,6 +140,7 @@ class Program {
     AlignedBytes floats, softmax;
   };
 
+  Linear& make_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias);
   void prepare(const StepInputs& step);
   void check(const StepInputs& step) const;
   const float* logits();
@@ -159,7 +178,7 @@ class Program {
   std::vector<ActivationBuffer> activations_;
   std::vector<bool> shared_;  // activations that the team writes together whatever their rows
   std::vector<std::vector<float>> vectors_;
-  Arena arena_;
+  std::vector<Arena> arenas_;  // one for each region
   std::vector<Linear> linears_;
   std::vector<Rope> ropes_;
   std::vector<CacheLayer> layers_;

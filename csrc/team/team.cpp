@@ -65,6 +65,7 @@ class SignalsBlocked {
 }  // namespace
 
 Team::Team(int threads, std::vector<int> cores) : threads_(threads), cores_(checked(threads, std::move(cores))), process_(this_process()) {
+  for (std::vector<Counter>& counters : region_counters_) counters = std::vector<Counter>(static_cast<std::size_t>(threads_));
   const SignalsBlocked blocked;
   try {
     workers_.reserve(static_cast<std::size_t>(threads_ - 1));
@@ -105,6 +106,9 @@ void Team::run(const std::function<void(Member&)>& job) {
   failed_.store(false, std::memory_order_relaxed);
   error_ = nullptr;
   for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
+  for (std::vector<Counter>& counters : region_counters_) {
+    for (Counter& counter : counters) counter.next.store(0, std::memory_order_relaxed);
+  }
   {
     const PinnedHere pinned(cores_.empty() ? -1 : cores_[0]);
     if (threads_ > 1) start_.set(start_.value() + 1);

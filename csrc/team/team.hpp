@@ -35,13 +35,20 @@ class Member {
   template <typename Work>
   void share(std::size_t count, std::size_t chunk, Work&& work);
 
+  // The same for work that is cut into a region for each thread, count(region) units of it in chunks of chunk(region): a thread first takes
+  // what is left of its own region, then of the others', so that it reads one piece of memory from end to end while nobody lags behind.
+  // `work(region, begin, end)` gets units of one region.
+  template <typename Count, typename Chunk, typename Work>
+  void share_regions(Count&& count, Chunk&& chunk, Work&& work);
+
  private:
   friend class Team;
   Member(Team& team, int index) : team_(team), index_(index) {}
 
   Team& team_;
   int index_;
-  std::size_t turn_ = 0;  // number of `share` calls in this run; picks the counter
+  std::size_t turn_ = 0;         // number of `share` calls in this run; picks the counter
+  std::size_t region_turn_ = 0;  // the same for `share_regions`
 };
 
 // The threads. Only one `run` at a time. Threads don't survive fork(): in a child process `run` throws.
@@ -93,6 +100,8 @@ class Team {
 
   // Two counters take turns: while one hands out chunks, nobody uses the other, and member 0 sets it to zero.
   std::array<Counter, 2> counters_;
+  // The same, one for each region; each thread sets its own region's to zero.
+  std::array<std::vector<Counter>, 2> region_counters_;
 };
 
 inline int Member::size() const { return team_.size(); }
@@ -111,6 +120,25 @@ void Member::share(std::size_t count, std::size_t chunk, Work&& work) {
     const std::size_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
     if (begin >= count) break;
     work(begin, std::min(begin + chunk, count));
+  }
+  barrier();
+}
+
+template <typename Count, typename Chunk, typename Work>
+void Member::share_regions(Count&& count, Chunk&& chunk, Work&& work) {
+  const int threads = team_.threads_;
+  std::vector<Team::Counter>& counters = team_.region_counters_[region_turn_ % 2];
+  team_.region_counters_[(region_turn_ + 1) % 2][static_cast<std::size_t>(index_)].next.store(0, std::memory_order_relaxed);
+  ++region_turn_;
+  for (int i = 0; i < threads; ++i) {
+    const auto region = static_cast<std::size_t>((index_ + i) % threads);
+    const std::size_t total = count(region), step = std::max<std::size_t>(chunk(region), 1);
+    std::atomic<std::size_t>& next = counters[region].next;
+    while (next.load(std::memory_order_relaxed) < total) {
+      const std::size_t begin = next.fetch_add(step, std::memory_order_relaxed);
+      if (begin >= total) break;
+      work(region, begin, std::min(begin + step, total));
+    }
   }
   barrier();
 }

@@ -131,10 +131,9 @@ struct Packed {
 
   Packed(const Checkpoint& from, Layout layout) : bytes(packed_bytes(layout, from.linear.outputs, from.linear.inner), 0xa5) {
     linear = {layout, from.linear.outputs, from.linear.inner, bytes.data(), nullptr};
-    // In two calls, to test that panels land in their places.
-    const std::size_t count = panels(from.linear.outputs);
-    stats += pack_panels(from.linear, layout, count / 2, count, bytes.data());
-    stats += pack_panels(from.linear, layout, 0, count / 2, bytes.data());
+    for (std::size_t panel = 0; panel < panels(from.linear.outputs); ++panel) {
+      stats += pack_panel(from.linear, layout, panel, bytes.data() + panel_offset(linear, panel));
+    }
   }
 
   std::vector<float> row(std::size_t r) const {

@@ -19,7 +19,7 @@ namespace {
 
 using namespace octavo;
 
-constexpr std::size_t kVocabulary = 53, kHidden = 64, kIntermediate = 96, kHeads = 6, kKvHeads = 2, kDim = 24, kBlock = 16, kBlocks = 64;
+constexpr std::size_t kVocabulary = 53, kHidden = 64, kIntermediate = 112, kHeads = 6, kKvHeads = 2, kDim = 24, kBlock = 16, kBlocks = 64;
 
 std::vector<float> normals(std::size_t count, std::mt19937& made, float size = 1.0f) {
   std::normal_distribution<float> normal(0.0f, size);
@@ -28,11 +28,16 @@ std::vector<float> normals(std::size_t count, std::mt19937& made, float size = 1
   return values;
 }
 
-std::size_t add_linear(Program& program, Layout layout, std::size_t outputs, std::size_t inner, std::mt19937& made, bool biased = false) {
-  const std::size_t index = program.add_linear(layout, outputs, inner, biased ? normals(outputs, made) : std::vector<float>());
+void fill(Program& program, std::size_t index, std::mt19937& made) {
+  const std::size_t outputs = program.linear(index).outputs, inner = program.linear(index).inner;
   const std::vector<float> values = normals(outputs * inner, made, 0.2f);
   const CheckpointLinear source{Storage::kF32, outputs, inner, reinterpret_cast<const std::uint8_t*>(values.data()), inner * sizeof(float), nullptr};
-  pack_panels(source, layout, 0, panels(outputs), program.linear_data(index));
+  for (std::size_t panel = 0; panel < panels(outputs); ++panel) program.pack(index, source, panel);
+}
+
+std::size_t add_linear(Program& program, Layout layout, std::size_t outputs, std::size_t inner, std::mt19937& made, bool biased = false) {
+  const std::size_t index = program.add_linear(layout, outputs, inner, biased ? normals(outputs, made) : std::vector<float>());
+  fill(program, index, made);
   return index;
 }
 
@@ -64,7 +69,9 @@ std::unique_ptr<Program> model(const Kernels& kernels, int threads, Layout layou
     p.add_operation(ConvertOp{attended, mixed});
     p.add_operation(ProductOp{mixed, x, {{add_linear(p, layout, kHidden, queries, made), 0}}, true});
     p.add_operation(NormOp{x, norm, normed, 1e-5f});
-    const std::size_t gate = add_linear(p, layout, kIntermediate, kHidden, made), up = add_linear(p, layout, kIntermediate, kHidden, made);
+    const std::size_t gate = p.add_linear_pair(layout, layout, kIntermediate, kHidden, normals(kIntermediate, made), {}), up = gate + 1;
+    fill(p, gate, made);
+    fill(p, up, made);
     p.add_operation(GatedOp{normed, gate, up, hidden});
     p.add_operation(ProductOp{hidden, x, {{add_linear(p, layout, kHidden, kIntermediate, made), 0}}, true});
   }

@@ -69,6 +69,33 @@ void shares_cover_everything(Team& team, int rounds) {
   CHECK(std::accumulate(wrong.begin(), wrong.end(), 0) == 0);
 }
 
+// Each unit of each region is worked on once, whoever gets it, in runs of an odd number of shares too.
+void regions_cover_everything(Team& team, int rounds) {
+  const std::size_t regions = at(team.size());
+  std::vector<std::vector<int>> units(regions);
+  for (std::size_t region = 0; region < regions; ++region) units[region].resize(1 + 37 * region % 11);
+  units[0].clear();
+  std::vector<int> wrong(regions * 16, 0);
+  for (int round = 0; round < rounds; ++round) {
+    for (auto& region : units) std::fill(region.begin(), region.end(), 0);
+    const int shares = 1 + round % 4;
+    team.run([&](Member& member) {
+      for (int share = 0; share < shares; ++share) {
+        member.share_regions([&](std::size_t region) { return units[region].size(); }, [&](std::size_t region) { return region % 4; },
+                             [&](std::size_t region, std::size_t begin, std::size_t end) {
+                               int& bad = wrong[at(member.index()) * 16];
+                               bad += begin >= end || end - begin > std::max<std::size_t>(region % 4, 1);
+                               for (std::size_t i = begin; i < end; ++i) bad += units[region][i]++ != share;
+                             });
+      }
+    });
+    for (const auto& region : units) {
+      for (const int count : region) wrong[0] += count != shares;
+    }
+  }
+  CHECK(std::accumulate(wrong.begin(), wrong.end(), 0) == 0);
+}
+
 void many_runs(Team& team, int rounds) {
   std::vector<int> calls(at(team.size()) * 16, 0);
   int sum = 0;
@@ -119,6 +146,7 @@ void exceptions_reach_the_caller(Team& team, int rounds) {
     CHECK(message_of(team, [](Member& member) { member.barrier(); }).empty());
   }
   shares_cover_everything(team, 1);
+  regions_cover_everything(team, 8);
 }
 
 void unusual_uses_are_refused(Team& team) {
@@ -221,6 +249,7 @@ int main() {
     const int rounds = threads <= cores ? kRounds : kRounds / 10;
     barriers_order_memory(team, rounds);
     shares_cover_everything(team, rounds / 20 + 1);
+    regions_cover_everything(team, rounds);
     many_runs(team, rounds);
     exceptions_reach_the_caller(team, rounds / 20 + 1);
     unusual_uses_are_refused(team);

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.base import WeightSource
-from octavo.backends.cpu.packing import LAYOUTS, Layout, packable
+from octavo.backends.cpu.packing import LAYOUTS, Layout, layout_of, packable
 from octavo.graph.graph import Graph, Operation, RopeSpec, Value
 from octavo.protocol.errors import UnsupportedModelError
 from octavo.quantization.decode import decode
@@ -141,7 +141,8 @@ class Lowering:
     def _products(self, source: Value, parts: list[tuple[Operation, int]], target: int, *, add: bool) -> None:
         """One product for each form of activations among the parts' layouts."""
         for integer in (True, False):
-            chosen = [(part, column) for part, column in parts if self._pack_linear(part).layout.integer is integer]
+            # What makes the source is packed first: weights lie in the order in which they are read.
+            chosen = [(part, column) for part, column in parts if self._layout(part).integer is integer]
             if chosen:
                 activations = self._converted(source, integer)
                 self._native.product(activations, target, [(self._pack_linear(part).index, column) for part, column in chosen], add)
@@ -170,10 +171,10 @@ class Lowering:
         gate, up = (self._makers[value.index] for value in operation.inputs)
         if gate.name != "linear" or up.name != "linear" or gate.inputs != up.inputs:
             raise self._unsupported(operation)
-        packed = [self._pack_linear(gate), self._pack_linear(up)]
-        if packed[0].layout.integer != packed[1].layout.integer:
+        if self._layout(gate).integer != self._layout(up).integer:
             raise self._unsupported(operation)
-        source = self._converted(gate.inputs[0], packed[0].layout.integer)
+        source = self._converted(gate.inputs[0], self._layout(gate).integer)
+        packed = self._pack_pair(gate, up)
         target = self._form("gated", operation.output.width, integer)
         self._native.gated(source, packed[0].index, packed[1].index, target)
         return target
@@ -191,9 +192,22 @@ class Lowering:
             self._scratch[key] = self._native.add_activations(width, integer, self._samples)
         return self._scratch[key]
 
+    def _layout(self, linear: Operation) -> Layout:
+        return layout_of(self._weights(linear.weights[0].name).kind)
+
     def _pack_linear(self, operation: Operation) -> PackedWeight:
-        bias = operation.weights[1].name if len(operation.weights) > 1 else None
-        return self._pack(operation.weights[0].name, bias)
+        return self._pack(operation.weights[0].name, _bias_name(operation))
+
+    def _pack_pair(self, gate: Operation, up: Operation) -> list[PackedWeight]:
+        """Two linears of one shape that are read in turns, side by side in memory unless one of them lies somewhere already."""
+        names = [gate.weights[0].name, up.weights[0].name]
+        if len({*names, *self._packed}) == 2 + len(self._packed):
+            biases = [self._bias(_bias_name(linear)) for linear in (gate, up)]
+            outputs, inner = gate.weights[0].shape
+            first = self._native.add_linear_pair(self._layout(gate), self._layout(up), outputs, inner, *biases)
+            for index, name in enumerate(names, first):
+                self._fill(name, index)
+        return [self._pack_linear(linear) for linear in (gate, up)]
 
     def _linear(self, name: str) -> int:
         return self._pack(name).index
@@ -202,16 +216,18 @@ class Lowering:
         """Packs a weight at its first use; one that serves twice is held once."""
         if name not in self._packed:
             tensor = self._weights(name)
-            ready = packable(tensor)
-            outputs, inner = tensor.shape
-            index = self._native.add_linear(ready.layout, outputs, inner, self._bias(bias))
-            changed = self._native.fill(index, ready.storage, ready.data, np.empty(0, np.int64))
-            if changed or tensor.kind not in LAYOUTS:
-                label = f"{tensor.kind} as {ready.layout.name.lower()}"
-                self.rounded[label] = self.rounded.get(label, 0) + 1
-            self._packed[name] = PackedWeight(index, ready.layout)
-            self._on_progress(tensor.nbytes)
+            self._fill(name, self._native.add_linear(layout_of(tensor.kind), *tensor.shape, self._bias(bias)))
         return self._packed[name]
+
+    def _fill(self, name: str, index: int) -> None:
+        tensor = self._weights(name)
+        ready = packable(tensor)
+        changed = self._native.fill(index, ready.storage, ready.data, np.empty(0, np.int64))
+        if changed or tensor.kind not in LAYOUTS:
+            label = f"{tensor.kind} as {ready.layout.name.lower()}"
+            self.rounded[label] = self.rounded.get(label, 0) + 1
+        self._packed[name] = PackedWeight(index, ready.layout)
+        self._on_progress(tensor.nbytes)
 
     def _bias(self, name: str | None) -> Any:
         return np.empty(0, np.float32) if name is None else self._floats_of(name)
@@ -235,3 +251,7 @@ class Lowering:
         return UnsupportedModelError(
             f"the cpu backend has no form for {operation.name} as this model uses it; the reference backend (--backend reference) does"
         )
+
+
+def _bias_name(linear: Operation) -> str | None:
+    return linear.weights[1].name if len(linear.weights) > 1 else None
