@@ -120,7 +120,7 @@ def test_work_goes_out_step_by_step_and_stop_ends_it(front: Front, monkeypatch: 
     core = FakeCore()
     engine = Engine(front, core, monkeypatch)
     assert front.receive() == Ready(INFO)
-    front.send(Add(request_for("a")))
+    front.send(Add([request_for("a")]))
     tokens = [front.receive() for _ in range(3)]
     assert tokens == [
         Batch([EngineOutput("a", [2])], EngineStats(running=1)),
@@ -135,9 +135,9 @@ def test_work_goes_out_step_by_step_and_stop_ends_it(front: Front, monkeypatch: 
 def test_a_refused_request_is_answered_and_the_next_one_served(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(front, FakeCore(), monkeypatch)
     front.receive()
-    front.send(Add(request_for("refused")))
+    front.send(Add([request_for("refused")]))
     assert front.receive() == Batch([EngineOutput("refused", finish_reason="error", error="not this one")], EngineStats())
-    front.send(Add(request_for("b")))
+    front.send(Add([request_for("b")]))
     assert front.receive() == Batch([EngineOutput("b", [2])], EngineStats(running=1))
     front.send(Stop())
     assert engine.exit_code() == 0
@@ -148,7 +148,7 @@ def test_aborts_are_heard_between_steps(front: Front, monkeypatch: pytest.Monkey
     core.left["long"] = 1_000_000_000
     engine = Engine(front, core, monkeypatch)
     front.receive()
-    front.send(Abort(["long", "unknown"]), Add(request_for("last")))
+    front.send(Abort(["long", "unknown"]), Add([request_for("last")]))
     while True:
         message = front.receive()
         assert isinstance(message, Batch)
@@ -175,7 +175,7 @@ def test_a_step_that_breaks_is_told_and_ends_the_engine(
     core = FakeCore()
     engine = Engine(front, core, monkeypatch)
     front.receive()
-    front.send(Add(request_for("bomb")))
+    front.send(Add([request_for("bomb")]))
     assert front.receive() == Failed("engine", "ZeroDivisionError: division by zero")
     assert engine.exit_code() == 1
     assert core.closed == 1
@@ -211,7 +211,7 @@ def test_the_loop_takes_in_all_that_came_before_the_next_step(front: Front) -> N
     context: zmq.Context[Any] = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.connect(front.socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode())
-    front.send(*(Add(request_for(f"r{index}")) for index in range(20)))
+    front.send(*(Add([request_for(f"r{index}")]) for index in range(20)))
     assert socket.poll(2000)
     front.send(Stop())
     threading.Event().wait(0.1)

@@ -16,9 +16,9 @@ VOCAB = 24
 EOS = 0
 
 
-def next_token(tokens: list[int]) -> int:
-    """The whole model: a pure function of the sequence."""
-    return zlib.crc32(bytes(tokens)) % VOCAB
+def next_token(tokens: list[int], seed: int | None) -> int:
+    """The whole model: a pure function of the sequence and the request's seed."""
+    return zlib.crc32(bytes([*tokens, seed or 0])) % VOCAB
 
 
 def alone(request: EngineRequest, context: int) -> tuple[list[int], str, int | None]:
@@ -26,7 +26,7 @@ def alone(request: EngineRequest, context: int) -> tuple[list[int], str, int | N
     sampling = request.sampling
     output: list[int] = []
     while True:
-        token = next_token(request.prompt_token_ids + output)
+        token = next_token(request.prompt_token_ids + output, sampling.seed)
         output.append(token)
         may_stop = len(output) >= sampling.min_tokens
         if may_stop and not sampling.ignore_eos and token in request.eos_token_ids:
@@ -47,7 +47,7 @@ def make_request(request_id: str, prompt: list[int] | int, max_tokens: int | Non
 @dataclass
 class Held:
     token_ids: list[int]
-    num_prompt_tokens: int
+    seed: int | None
     num_computed: int = 0
     block_ids: list[int] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ class MirrorWorker:
         assert new.request_id not in self.held
         assert 0 <= new.num_computed_tokens < len(new.token_ids)
         assert 1 <= new.num_prompt_tokens <= len(new.token_ids)
-        self.held[new.request_id] = Held(new.token_ids, new.num_prompt_tokens, new.num_computed_tokens)
+        self.held[new.request_id] = Held(new.token_ids, new.sampling.seed, new.num_computed_tokens)
 
     def _check_sizes(self, plan: StepPlan) -> None:
         ids = [share.request_id for share in plan.scheduled]
@@ -129,8 +129,11 @@ class MirrorWorker:
         self.computed += share.num_tokens
 
     def _read(self, held: Held) -> None:
-        tokens = [self.memory.get(self._slot(held, position)) for position in range(held.num_computed)]
-        assert tokens == held.token_ids[: held.num_computed]
+        self.assert_holds(held.block_ids, held.token_ids[: held.num_computed])
+
+    def assert_holds(self, block_ids: list[int], token_ids: list[int]) -> None:
+        size = self.block_size
+        assert [self.memory.get((block_ids[place // size], place % size)) for place in range(len(token_ids))] == token_ids
 
     def _slot(self, held: Held, position: int) -> tuple[int, int]:
         return held.block_ids[position // self.block_size], position % self.block_size
@@ -142,7 +145,7 @@ class MirrorWorker:
             if share.request_id in failing:
                 result.failed[share.request_id] = "made to fail"
             elif held.num_computed == len(held.token_ids):
-                token = next_token([self.memory[self._slot(held, p)] for p in range(held.num_computed)])
+                token = next_token([self.memory[self._slot(held, p)] for p in range(held.num_computed)], held.seed)
                 held.token_ids.append(token)
                 result.sampled.append(SampledToken(share.request_id, token, TokenLogprobs(-float(token), 1)))
         return result

@@ -3,6 +3,7 @@
 import struct
 from collections import Counter
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
@@ -26,7 +27,7 @@ HASHES = [hash_block, lambda parent, contents: b"same", lambda parent, contents:
 class SchedulerMachine(RuleBasedStateMachine):
     """Requests come, go, fail and are preempted; what each has received so far is always a beginning of what it gets alone."""
 
-    steps = preemptions = finished = aborted_mid_step = 0
+    steps = preemptions = finished = aborted_mid_step = hits = copies = evictions = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4]),
@@ -50,27 +51,42 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # Rules.
 
-    def add_one(self, data, request_id):
+    def draw_request(self, data):
+        """A prompt and how to sample; requests begin alike often, so that there is something to find."""
         beginning = data.draw(st.sampled_from(BEGINNINGS))[: data.draw(st.integers(0, 12))]
         prompt = (beginning + data.draw(st.lists(TOKENS, min_size=not beginning, max_size=6)))[: self.context - 1]
-        max_tokens = data.draw(st.none() | st.integers(1, 12))
-        sampling = SamplingParams(
+        max_tokens = data.draw(st.none() | st.integers(1, 20))
+        return prompt, SamplingParams(
             max_tokens=max_tokens,
             min_tokens=data.draw(st.integers(0, min(3, max_tokens or 3))),
             ignore_eos=data.draw(st.booleans()),
             stop_token_ids=data.draw(st.none() | st.lists(TOKENS, max_size=2)),
+            seed=data.draw(st.integers(0, 2)),
         )
-        request = EngineRequest(request_id, prompt, sampling, eos_token_ids=[EOS])
+
+    def add_one(self, request):
         self.scheduler.add(request)
-        self.live[request_id] = request
-        self.received[request_id] = []
+        self.live[request.request_id] = request
+        self.received[request.request_id] = []
+
+    def new_id(self):
+        self.next_id += 1
+        return f"r{self.next_id}"
 
     @precondition(lambda self: self.context > 1 and len(self.live) < 12)
     @rule(data=st.data(), count=st.integers(1, 4))
     def add(self, data, count):
         for _ in range(count):
-            self.add_one(data, f"r{self.next_id}")
-            self.next_id += 1
+            self.add_one(EngineRequest(self.new_id(), *self.draw_request(data), eos_token_ids=[EOS]))
+
+    @precondition(lambda self: self.context > 1 and len(self.live) < 12)
+    @rule(data=st.data(), count=st.integers(2, 5))
+    def add_samples(self, data, count):
+        group_id = self.new_id()
+        prompt, sampling = self.draw_request(data)
+        for index in range(count):
+            sample = msgspec.structs.replace(sampling, seed=index)
+            self.add_one(EngineRequest(f"{group_id}:{index}", prompt, sample, eos_token_ids=[EOS], group_id=group_id))
 
     @rule(count=st.integers(1, 6))
     def step(self, count):
@@ -87,7 +103,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             request_id = self.abort_one(data)
             SchedulerMachine.aborted_mid_step += 1
             if reuse:
-                self.add_one(data, request_id)
+                self.add_one(EngineRequest(request_id, *self.draw_request(data), eos_token_ids=[EOS]))
             self.references_are_those_of_tables()
         self.take(self.scheduler.update(plan, self.worker.run(plan) if result is None else result))
 
@@ -164,8 +180,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def references_are_those_of_tables(self):
         pool = self.store._pool
         holders = [0] * pool.num_blocks
-        for request in self.scheduler._requests.values():
-            for block in request.table.block_ids:
+        tables = [request.table for request in self.scheduler._requests.values()]
+        for table in (*tables, *(table for table, _ in self.scheduler._groups.held())):
+            for block in table.block_ids:
                 holders[block] += 1
         assert holders == [pool.reference_count(block) for block in range(pool.num_blocks)]
         assert pool.num_free == holders.count(0)
@@ -207,6 +224,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert tuple(self.worker.memory[block, offset] for offset in range(size)) == tokens
 
     @invariant()
+    def prompts_are_held_only_for_samples_to_come(self):
+        groups = self.scheduler._groups
+        members = {request for group in groups._by_id.values() for request in group.members}
+        assert members == {request for request in self.scheduler._requests.values() if request.group_id is not None}
+        for group in groups._by_id.values():
+            running = {request for request in group.members if request.status is RequestStatus.RUNNING}
+            assert len(running) == group.num_running
+            assert group.to_come <= group.members - running
+            assert group.leader is None or group.leader in running
+            assert (group.held is not None) == (group in groups._holding)
+            if group.held is not None:
+                assert group.to_come
+                self.worker.assert_holds(group.held.block_ids, group.prompt_token_ids)
+
+    @invariant()
     def only_running_requests_compute(self):
         running = {id(request.table._keys) for request in self.scheduler._running.values()}
         assert {id(keys) for keys, _ in self.store.in_flight._by_digest.values()} <= running
@@ -233,12 +265,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             (request.table.block_ids[position // size], position % size)
             for request in scheduler._running.values()
             for position in range(request.num_in_cache)
+        } | {
+            (table.block_ids[position // size], position % size)
+            for table, num_tokens in scheduler._groups.held()
+            for position in range(num_tokens)
         }
         assert stats.tokens_held == len(slots)
 
     def teardown(self):
         if not hasattr(self, "scheduler"):
             return
+        stats = self.scheduler.stats()
+        SchedulerMachine.hits += stats.prefix_cache_hits
+        SchedulerMachine.copies += stats.blocks_copied
+        SchedulerMachine.evictions += stats.blocks_evicted
         for request_id in self.scheduler.request_ids:
             assert self.scheduler.abort(request_id)
         assert self.scheduler.stats().blocks_used == 0
@@ -249,13 +289,15 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 def test_any_order_of_events_leaks_no_block_and_changes_no_token():
     machine = SchedulerMachine
-    machine.steps = machine.preemptions = machine.finished = machine.aborted_mid_step = 0
+    machine.steps = machine.preemptions = machine.finished = machine.aborted_mid_step = machine.hits = machine.copies = (
+        machine.evictions
+    ) = 0
     run_state_machine_as_test(
         machine,
         settings=settings(max_examples=400, stateful_step_count=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
     )
-    print(f"{machine.steps} steps, {machine.preemptions} preemptions, {machine.finished} ends, {machine.aborted_mid_step} aborts inside")
-    assert machine.steps > 2000
-    assert machine.preemptions > 20
-    assert machine.finished > 100
-    assert machine.aborted_mid_step > 20
+    counts = ("steps", "preemptions", "finished", "aborted_mid_step", "hits", "copies", "evictions")
+    seen = {name: getattr(machine, name) for name in counts}
+    print(seen)
+    assert seen["steps"] > 10_000
+    assert all(count > 20 for count in seen.values())

@@ -113,8 +113,7 @@ class AsyncLLM:
         news = asyncio.Event()
         self._waiting[generation.key], self._keys[request_id] = _Waiting(generation, news), generation.key
         try:
-            for request in generation.engine_requests():
-                await self._engine.add(request)
+            await self._engine.add(*generation.engine_requests())
             while True:
                 await news.wait()
                 news.clear()

@@ -47,11 +47,12 @@ class Generation:
 
     def engine_requests(self) -> Iterator[EngineRequest]:
         """One request for each sample; sample i draws with the seed `seed + i`."""
+        group = self.key if len(self.samples) > 1 else None
         for sample in self.samples:
             # Text and stop strings are this side's; the engine needs numbers only.
             sampling = msgspec.structs.replace(self.sampling, n=1, stop=None, seed=(self._seed + sample.index) % SEED_LIMIT)
             yield EngineRequest(
-                self.engine_id(sample.index), self.prompt_token_ids, sampling, self._eos_token_ids, self.metrics.arrival_time
+                self.engine_id(sample.index), self.prompt_token_ids, sampling, self._eos_token_ids, self.metrics.arrival_time, group
             )
 
     def engine_id(self, index: int) -> str:

@@ -88,11 +88,11 @@ class EngineClient:
         """The error to give to whoever still waits."""
         return EngineDeadError(self._reason)
 
-    async def add(self, request: EngineRequest) -> None:
-        """Sends a request. Raises EngineDeadError."""
+    async def add(self, *requests: EngineRequest) -> None:
+        """Sends requests, which the engine gets to know at once. Raises EngineDeadError."""
         if not self.is_alive:
             raise self.dead_error()
-        await self._send(Add(request))
+        await self._send(Add(list(requests)))
 
     async def abort(self, request_ids: list[str]) -> None:
         """Tells the engine to forget requests; nothing if it is dead."""

@@ -17,9 +17,9 @@ class Start(msgspec.Struct):
 
 
 class Add(msgspec.Struct, tag="add"):
-    """Queue a request."""
+    """Queue requests, all before the next step."""
 
-    request: EngineRequest
+    requests: list[EngineRequest]
 
 
 class Abort(msgspec.Struct, tag="abort"):

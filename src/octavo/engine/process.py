@@ -53,10 +53,11 @@ class EngineLoop:
                 break
             flags = zmq.NOBLOCK
             if isinstance(message, Add):
-                try:
-                    self._core.add(message.request)
-                except InvalidRequestError as error:
-                    refused.append(EngineOutput(message.request.request_id, finish_reason="error", error=error.message))
+                for request in message.requests:
+                    try:
+                        self._core.add(request)
+                    except InvalidRequestError as error:
+                        refused.append(EngineOutput(request.request_id, finish_reason="error", error=error.message))
             elif isinstance(message, Abort):
                 for request_id in message.request_ids:
                     self._core.abort(request_id)

@@ -8,7 +8,7 @@ from octavo.protocol.sampling import SamplingParams
 
 
 class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
-    """One sample to generate. `n` samples of one prompt are `n` EngineRequests.
+    """One sample to generate. `n` samples of one prompt are `n` EngineRequests of one `group_id`, which share the work on the prompt.
 
     `eos_token_ids` are the model's own end tokens; they end the request unless `sampling.ignore_eos`.
     """
@@ -18,6 +18,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     sampling: SamplingParams
     eos_token_ids: list[int] = []
     arrival_time: float = 0.0
+    group_id: str | None = None
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):

@@ -32,6 +32,7 @@ class Request:
         "arrival_time",
         "eos_token_ids",
         "first_scheduled_time",
+        "group_id",
         "held_by_worker",
         "max_known",
         "min_tokens",
@@ -53,6 +54,7 @@ class Request:
     def __init__(self, request: EngineRequest, cache: KVCacheManager, context: int) -> None:
         sampling = request.sampling
         self.request_id = request.request_id
+        self.group_id = request.group_id
         self.sampling = sampling
         self.worker_eos_token_ids = request.eos_token_ids
         self.eos_token_ids = frozenset(() if sampling.ignore_eos else request.eos_token_ids)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.config.engine import SchedulerConfig
-from octavo.kvcache.block_table import Grant, Prefix, blocks_for
+from octavo.kvcache.block_table import Grant, Prefix
 from octavo.kvcache.manager import KVCacheManager
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.plan import SampledToken, ScheduledRequest, StepPlan, StepResult
@@ -19,6 +19,8 @@ from octavo.protocol.wire import EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.limits import Limits
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, RequestStatus
+from octavo.scheduling.room import blocks_needed, blocks_to_come, tokens_held
+from octavo.scheduling.sample_groups import SampleGroups
 
 
 class SchedulerError(RuntimeError):
@@ -75,6 +77,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}
         self._running: dict[str, Request] = {}
         self._waiting = WaitingQueue()
+        self._groups = SampleGroups()
         self._removed: list[str] = []
         self._step: _Step | None = None
         self._step_tokens = 0
@@ -106,12 +109,13 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         """Gauges of this moment. `tokens_held` counts tokens whose keys and values are in the cache."""
+        running = ((request.table, request.num_in_cache) for request in self._running.values())
         return EngineStats(
             running=len(self._running),
             waiting=len(self._waiting),
             blocks_total=self._store.num_blocks,
             blocks_used=self._store.num_used,
-            tokens_held=self._tokens_held(),
+            tokens_held=tokens_held((*running, *self._groups.held()), self._store, self._cache.block_size),
             preemptions=self._preemptions,
             step_tokens=self._step_tokens,
             blocks_cached=self._store.num_cached,
@@ -128,6 +132,7 @@ class Scheduler:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", param="request_id")
         self._limits.check_prompt(request.prompt_token_ids)
         added = Request(request, self._cache, self._limits.context)
+        self._groups.join(added, request.prompt_token_ids)
         self._requests[added.request_id] = added
         self._waiting.append(added)
 
@@ -212,8 +217,11 @@ class Scheduler:
         """Room for `num_tokens` tokens of a running request, preempting the last admitted while there is too little; None if that came
         to be the request itself. A victim never has a share in the step being planned: shares go in the order of admission."""
         while (grant := request.table.prepare(request.num_in_cache, num_tokens)) is None:
+            alone = len(self._running) == 1
+            if self._groups.give_up_one(idle=not alone):
+                continue
             victim = self._running[next(reversed(self._running))]
-            if len(self._running) == 1:
+            if alone:
                 raise SchedulerError(f"request {request.request_id!r} runs alone and the whole pool can't hold its {num_tokens} tokens")
             self._preempt(victim)
             if victim is request:
@@ -233,14 +241,20 @@ class Scheduler:
         if not self._waiting or step.budget == 0 or len(self._running) >= self._config.max_num_seqs:
             return
         now = self._clock()
-        reserved = sum(map(self._blocks_to_come, self._running.values()))
+        reserved = sum(map(blocks_to_come, self._running.values()))
         while self._waiting and step.budget > 0 and len(self._running) < self._config.max_num_seqs:
             request = self._waiting.head()
             prefix = self._find(request)
-            if prefix is None or self._blocks_needed(request, prefix) > self._store.num_free - reserved:
+            if prefix is None:
+                return
+            if blocks_needed(request, prefix, self._store) > self._store.num_free - reserved:
+                # Blocks that are held for samples to come, of which none runs, are in the way of who comes before them.
+                others_gone = self._groups.give_up_one(keep=self._groups.of(request))
+                if others_gone or (not self._running and self._groups.give_up_one()):
+                    continue
                 return
             self._admit(step, request, prefix, now)
-            reserved += self._blocks_to_come(request)
+            reserved += blocks_to_come(request)
 
     def _find(self, request: Request) -> Prefix | None:
         """What of a waiting request is in the cache; None while a running one computes the next of it, which then needn't be done twice.
@@ -249,6 +263,9 @@ class Scheduler:
         the head of the queue.
         """
         prefix = request.table.find(request.num_known)
+        group = self._groups.of(request)
+        if group is not None and prefix.num_tokens < group.num_prompt_tokens and (group.leader is not None or group.held is not None):
+            return group.prefix
         return None if request.table.is_in_flight(len(prefix.block_ids), request.num_known) else prefix
 
     def _admit(self, step: _Step, request: Request, prefix: Prefix, now: float) -> None:
@@ -266,36 +283,13 @@ class Scheduler:
         self._waiting.remove(request)
         self._running[request.request_id] = request
         request.status = RequestStatus.RUNNING
+        self._groups.admitted(request)
         if request.first_scheduled_time is None:
             request.first_scheduled_time = now
             request.num_cached_tokens = request.num_computed
             self._prefix_cache_queries += request.num_prompt_tokens
             self._prefix_cache_hits += request.num_cached_tokens
         step.give(request, count, grant)
-
-    def _blocks_needed(self, request: Request, prefix: Prefix) -> int:
-        """Free blocks that a waiting request takes for the tokens it knows. What it finds and others hold costs nothing; what nobody
-        holds leaves the free blocks, too."""
-        return blocks_for(request.num_known, self._limits.block_size) - len(prefix.block_ids) + self._store.count_free(prefix.block_ids)
-
-    def _blocks_to_come(self, request: Request) -> int:
-        """Blocks that a request still has to take for the tokens it knows, and one more if its output can grow into it. The last token
-        that it may know needs no slot: it is never computed."""
-        size = self._limits.block_size
-        known = blocks_for(request.num_known, size)
-        grows = blocks_for(request.max_known - 1, size) > known
-        return known - len(request.table.block_ids) + grows
-
-    def _tokens_held(self) -> int:
-        """Slots of the blocks in use that hold a token, each block counted once however many requests share it."""
-        size = self._limits.block_size
-        unused: dict[int, int] = {}
-        for request in self._running.values():
-            block_ids, held = request.table.block_ids, request.num_in_cache
-            for place in range(held // size, len(block_ids)):
-                free = size - max(0, held - place * size)
-                unused[block_ids[place]] = min(free, unused.get(block_ids[place], size))
-        return self._store.num_used * size - sum(unused.values())
 
     def _preempt(self, request: Request) -> None:
         """Back to the front of the queue without its blocks; when it returns it computes again what can't be found in the cache then."""
@@ -309,6 +303,7 @@ class Scheduler:
     def _finish(self, request: Request) -> None:
         """The request is over: its blocks are free, its id may be used again."""
         self._leave(request)
+        self._groups.over(request)
         request.status = RequestStatus.FINISHED
         del self._requests[request.request_id]
 
@@ -316,6 +311,7 @@ class Scheduler:
         """Out of the running or waiting requests, and out of the worker's with the next plan."""
         if request.status is RequestStatus.RUNNING:
             del self._running[request.request_id]
+            self._groups.stopped(request)
         else:
             self._waiting.remove(request)
         request.table.release()
@@ -335,6 +331,7 @@ class Scheduler:
         if failure is None:
             # Only now, when the step that computed them has ended well, may others find these blocks.
             request.replaced += request.table.commit(request.num_in_cache)
+            self._groups.computed(request)
         output = EngineOutput(
             request_id=request.request_id,
             first_scheduled_time=request.first_scheduled_time,

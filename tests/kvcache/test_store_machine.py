@@ -1,0 +1,168 @@
+"""Fork, write, hit and evict in any order, against a plain dictionary of every token of every block."""
+
+import struct
+from collections import Counter
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from octavo.kvcache.block_hash import hash_block
+from octavo.kvcache.block_table import BlockTable
+from octavo.kvcache.manager import KVCacheManager
+
+# Few tokens and few beginnings, so that contents come again.
+TOKENS = st.integers(0, 1)
+HASHES = [hash_block, lambda parent, contents: b"same", lambda parent, contents: contents[:4]]
+
+
+@dataclass(eq=False)
+class Sequence:
+    tokens: list[int]
+    table: BlockTable
+    salt: str | None
+    written: int = 0
+
+
+class StoreMachine(RuleBasedStateMachine):
+    steps = hits = copies = evictions = shared = 0
+
+    @initialize(block_size=st.sampled_from([1, 2, 3, 4]), num_blocks=st.integers(3, 16), hash_block=st.sampled_from(HASHES))
+    def start(self, block_size, num_blocks, hash_block):
+        self.size = block_size
+        self.manager = KVCacheManager(num_blocks, block_size, hash_block=hash_block)
+        self.store = self.manager.store
+        self.sequences: list[Sequence] = []
+        self.memory: dict[tuple[int, int], int] = {}
+
+    # What a sequence does.
+
+    @precondition(lambda self: len(self.sequences) < 6)
+    @rule(tokens=st.lists(TOKENS, min_size=4, max_size=10), salt=st.sampled_from([None, None, "a"]))
+    def hit(self, tokens, salt):
+        """A new sequence takes what it finds, and computes the rest."""
+        sequence = Sequence(tokens, self.manager.new_table(tokens, salt=salt), salt)
+        prefix = sequence.table.find(len(tokens))
+        sequence.table.adopt(prefix)
+        sequence.written = prefix.num_tokens
+        StoreMachine.hits += prefix.num_tokens
+        self.sequences.append(sequence)
+        self.compute(sequence, [])
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data(), more=st.lists(TOKENS, min_size=1, max_size=6))
+    def write(self, data, more):
+        self.compute(data.draw(st.sampled_from(self.sequences)), more)
+
+    def compute(self, sequence, more):
+        """Writes what is not in the cache yet, `more` included, or nothing if the pool is too small."""
+        tokens = sequence.tokens
+        tokens += more
+        before = sequence.table.block_ids.copy()
+        grant = sequence.table.prepare(sequence.written, len(tokens))
+        StoreMachine.steps += 1
+        if grant is None:
+            assert sequence.table.block_ids == before
+            del tokens[len(tokens) - len(more) :]
+            return
+        for source, destination, count in grant.copies:
+            StoreMachine.copies += 1
+            kept = {(destination, offset): self.memory[source, offset] for offset in range(count)}
+            for offset in range(self.size):
+                self.memory.pop((destination, offset), None)
+            self.memory.update(kept)
+        for place, block in grant.replaced:
+            before[place] = block
+        assert sequence.table.block_ids == before + grant.new_block_ids
+        for position in range(sequence.written, len(tokens)):
+            block = sequence.table.block_ids[position // self.size]
+            assert self.store._pool.reference_count(block) == 1
+            assert self.store._index.get(block) is None
+            self.memory[block, position % self.size] = tokens[position]
+        sequence.written = len(tokens)
+        sequence.table.commit(sequence.written)
+
+    @precondition(lambda self: 0 < len(self.sequences) < 6)
+    @rule(data=st.data(), more=st.lists(TOKENS, max_size=3))
+    def fork(self, data, more):
+        parent = data.draw(st.sampled_from(self.sequences))
+        count = data.draw(st.integers(0, parent.written))
+        tokens = parent.tokens[:count]
+        child = parent.table.fork(count, data.draw(st.sampled_from([None, tokens])))
+        used = self.store.num_used
+        self.sequences.append(Sequence(tokens, child, parent.salt, count))
+        assert self.store.num_used == used
+        StoreMachine.shared += 1
+        self.compute(self.sequences[-1], more)
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
+    def release(self, data):
+        sequence = data.draw(st.sampled_from(self.sequences))
+        self.sequences.remove(sequence)
+        sequence.table.release()
+
+    @rule()
+    def reset(self):
+        assert self.manager.reset() == (self.store.num_used == 0)
+
+    # What holds at all times.
+
+    @invariant()
+    def every_sequence_reads_its_own_tokens(self):
+        for sequence in self.sequences:
+            ids = sequence.table.block_ids
+            read = [self.memory[ids[position // self.size], position % self.size] for position in range(sequence.written)]
+            assert read == sequence.tokens[: sequence.written]
+            assert len(set(ids)) == len(ids)
+
+    @invariant()
+    def references_are_those_of_tables(self):
+        held = Counter(block for sequence in self.sequences for block in sequence.table.block_ids)
+        for block in range(self.store.num_blocks):
+            assert self.store._pool.reference_count(block) == held[block]
+        assert self.store.num_used == len(held)
+
+    @invariant()
+    def what_can_be_found_is_there_after_what_it_follows(self):
+        for block, cached in self.store._index._by_id.items():
+            tokens = struct.unpack(f"<{self.size}i", cached.contents)
+            assert tuple(self.memory[block, offset] for offset in range(self.size)) == tokens
+            assert cached.parent is None or self.store._index.get(cached.parent.block_id) is cached.parent
+        contents = [(cached.parent, cached.contents, cached.scope) for cached in self.store._index._by_id.values()]
+        assert len(set(contents)) == len(contents)
+
+    @invariant()
+    def eviction_takes_the_end_of_a_chain(self):
+        pool, seen, block = self.store._pool, set(), self.store._pool._next[self.store.num_blocks]
+        children = Counter(cached.parent.block_id for cached in self.store._index._by_id.values() if cached.parent is not None)
+        while block != pool.num_blocks:
+            seen.add(block)
+            cached = self.store._index.get(block)
+            if cached is not None:
+                # All that followed it are gone by its turn.
+                assert children[block] == 0
+                if cached.parent is not None:
+                    children[cached.parent.block_id] -= 1
+            block = pool._next[block]
+        assert len(seen) == self.store.num_free
+
+    def teardown(self):
+        if hasattr(self, "store"):
+            StoreMachine.evictions += self.store.num_evicted
+            for sequence in self.sequences:
+                sequence.table.release()
+            assert self.store.num_used == 0
+
+
+def test_any_order_of_operations_agrees_with_a_plain_dictionary():
+    machine = StoreMachine
+    machine.steps = machine.hits = machine.copies = machine.evictions = machine.shared = 0
+    run_state_machine_as_test(
+        machine,
+        settings=settings(max_examples=500, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
+    )
+    seen = {name: getattr(machine, name) for name in ("steps", "hits", "copies", "evictions", "shared")}
+    print(seen)
+    assert all(count > 100 for count in seen.values())
