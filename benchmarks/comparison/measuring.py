@@ -14,7 +14,7 @@ from comparison.artifacts import ArtifactError
 from comparison.contenders import Contender, Server
 from comparison.environments import EnvironmentSetupError
 from comparison.processes import RunError, json_lines, run
-from comparison.servers import WARMUP, LoadSpec, put_under_load, running, sweep
+from comparison.servers import QUICK_LOAD, WARMUP, LoadSpec, put_under_load, running, sweep
 from comparison.tasks import ANSWER, FULL, QUICK, Scale, job
 from octavo.protocol.errors import OctavoError
 
@@ -152,13 +152,13 @@ def measure_server(setting: Setting, server: Server, model: str, *, sweeping: bo
     `error` says what went wrong.
     """
     found: dict[str, Any] = {}
-    random = (8, 64, 16) if setting.quick else None
+    random = QUICK_LOAD if setting.quick else None
     try:
         python = setting.python(server.environment)
         variables = setting.variables(server)
         with running(server, python, setting.models.path(model), variables) as serving:
             found |= {"ready_s": serving.ready_s, "first_token_s": serving.first_token_s}
-            put_under_load(serving.url, WARMUP)
+            put_under_load(serving.url, LoadSpec(random=QUICK_LOAD) if setting.quick else WARMUP)
             found["load"] = put_under_load(serving.url, LoadSpec(clients=64, random=random))
             if sweeping:
                 clients, rates = (CLIENTS[:2], RATES[-1:]) if setting.quick else (CLIENTS, RATES)

@@ -18,12 +18,12 @@ from comparison.contenders import Server
 from comparison.processes import Child, RunError, run
 from comparison.tasks import MAX_MODEL_LEN
 from octavo.bench.http_stream import Address, ReplyError, send
-from octavo.bench.load import BenchError, Form, Target, ask, find_model
+from octavo.bench.load import BenchError
+from octavo.bench.startup import first_token
 
 POLL_SECONDS = 0.02
 FIRST_SECONDS = 300.0
 LOAD_SECONDS = 900.0
-PROMPT = "The capital of France is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class LoadSpec:
 
 
 WARMUP = LoadSpec(random=(64, 180, 4))
+QUICK_LOAD = (4, 32, 8)
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ def running(server: Server, python: Path, model: Path, variables: dict[str, str]
         _wait(child, Address.of(url), server.start_seconds)
         ready = time.perf_counter() - child.started
         try:
-            arrived = asyncio.run(_first_token(Address.of(url)))
+            arrived = asyncio.run(first_token(Address.of(url)))
         except BenchError as error:
             raise RunError(str(error)) from None
         yield Running(url, ready, arrived - child.started)
@@ -120,14 +121,6 @@ async def _answers(address: Address) -> bool:
         return (await asyncio.wait_for(send(address, "GET", "/v1/models"), 5.0)).status == 200
     except (ReplyError, TimeoutError):
         return False
-
-
-async def _first_token(address: Address) -> float:
-    model = await find_model(address, FIRST_SECONDS)
-    outcome = await ask(Target(address, model, Form(include_usage=False)), PROMPT, 4, FIRST_SECONDS)
-    if outcome.error is not None:
-        raise BenchError(f"its first request failed: {outcome.error}: {outcome.message}")
-    return outcome.sent + outcome.ttft
 
 
 def _free_port() -> int:

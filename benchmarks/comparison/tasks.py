@@ -30,7 +30,7 @@ class Scale:
     longest_answer: int = 1024
 
 
-FULL, QUICK = Scale(), Scale(stream_len=32, repeats=1, requests=8, longest_answer=32)
+FULL, QUICK = Scale(), Scale(stream_len=16, repeats=1, requests=4, longest_answer=8)
 
 
 def make_task(name: str, scale: Scale) -> dict[str, Any]:

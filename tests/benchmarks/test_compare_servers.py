@@ -45,17 +45,17 @@ def test_a_server_is_timed_and_put_under_every_load(serve, tmp_path):
     found = measure_server(setting(tmp_path), SERVER, "model", sweeping=True)
     assert "error" not in found
     assert 0 < found["ready_s"] < found["first_token_s"]
-    assert found["load"]["output_tokens"] == 8 * 16
+    assert found["load"]["output_tokens"] == 4 * 8
     assert [point["clients"] for point in found["clients"]] == [1, 2]
     assert [point["rate"] for point in found["rates"]] == [8.0]
-    assert all(point["completed"] == 8 for point in [*found["clients"], *found["rates"]])
+    assert all(point["completed"] == 4 for point in [*found["clients"], *found["rates"]])
 
 
 @pytest.mark.parametrize(
     ("mode", "error"),
     [
         ("dies", "it ended while starting: no memory for weights"),
-        ("fails", "its first request failed: HTTP 500: HTTP 500: boom"),
+        ("fails", "the first request failed: HTTP 500: HTTP 500: boom"),
     ],
 )
 def test_a_server_that_does_not_serve_says_why(serve, tmp_path, mode, error):

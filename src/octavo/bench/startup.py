@@ -80,7 +80,7 @@ def run_startup(config: EngineConfig, options: StartupOptions, server_arguments:
 def start_once(server_arguments: Sequence[str]) -> Start:
     """Starts a server, asks it for its first token, and ends it. Raises BenchError if it gives none."""
     with ServerProcess(server_arguments) as server:
-        arrived = asyncio.run(_first_token(Address.of(server.url)))
+        arrived = asyncio.run(first_token(Address.of(server.url)))
         engine = server.engine_pid
         return Start(
             server.ready - server.started,
@@ -90,8 +90,8 @@ def start_once(server_arguments: Sequence[str]) -> Start:
         )
 
 
-async def _first_token(address: Address) -> float:
-    """When the first token came, by time.perf_counter()."""
+async def first_token(address: Address) -> float:
+    """Asks the server at `address` for a first token; when it came, by time.perf_counter(). Raises BenchError if it gives none."""
     model = await find_model(address, FIRST_SECONDS)
     outcome = await ask(Target(address, model, Form(include_usage=False)), PROMPT, 4, FIRST_SECONDS)
     if outcome.error is not None:
