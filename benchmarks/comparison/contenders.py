@@ -20,7 +20,7 @@ class Contender:
 
     `model` names a file or folder of artifacts.py, `environment` one of environments.py ("" for Octavo's own interpreter), `runner` a
     script in runners/. `preload` names libraries of the environment or the system. `how` says in words what tables can't. `timeout` is for
-    one round, in seconds.
+    one round, in seconds; it runs in the first `most_rounds` rounds.
     """
 
     key: str
@@ -36,6 +36,7 @@ class Contender:
     tasks: tuple[str, ...] = TASKS
     how: str = ""
     timeout: float = 900.0
+    most_rounds: int = 1000
 
     @property
     def name(self) -> str:
@@ -86,7 +87,20 @@ def _openvino(weights: str, bits: int) -> Contender:
 def _transformers(key: str, weights: str, batch_size: int, tasks: tuple[str, ...], how: str) -> Contender:
     options = {"batch_size": batch_size}
     return Contender(
-        key, "transformers", weights, 16, "checkpoint", "transformers", "run_transformers.py", options, OFFLINE, (), tasks, how, 1800.0
+        key,
+        "transformers",
+        weights,
+        16,
+        "checkpoint",
+        "transformers",
+        "run_transformers.py",
+        options,
+        OFFLINE,
+        (),
+        tasks,
+        how,
+        1800.0,
+        most_rounds=1,
     )
 
 

@@ -89,10 +89,11 @@ def order(count: int, index: int) -> list[int]:
 
 
 def measure_round(setting: Setting, contenders: Sequence[Contender], index: int) -> dict[str, dict[str, Any]]:
-    """One round: what each contender gave, by its key, in the order in which they ran."""
+    """One round: what each contender that takes part gave, by its key, in the order in which they ran."""
     found = {}
-    for place in order(len(contenders), index):
-        contender = contenders[place]
+    present = [contender for contender in contenders if index < contender.most_rounds]
+    for place in order(len(present), index):
+        contender = present[place]
         setting.log(f"round {index + 1}: {contender.name}")
         found[contender.key] = measure_contender(setting, contender)
     return found

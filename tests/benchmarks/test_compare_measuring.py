@@ -86,6 +86,12 @@ def test_contenders_take_turns(tmp_path):
     assert log[:3] == ["round 1: Peer a", "round 1: Peer b", "round 1: Peer c"]
 
 
+def test_the_slowest_run_in_the_first_rounds_only(tmp_path):
+    runner = script(tmp_path, "good", GOOD)
+    peers = [contender("a", runner), contender("slow", runner, most_rounds=1), contender("b", runner)]
+    assert [list(measure_round(setting(tmp_path), peers, index)) for index in range(2)] == [["a", "slow", "b"], ["b", "a"]]
+
+
 def test_a_failure_stops_nothing_and_results_are_written_after_every_round(tmp_path, monkeypatch):
     peers = [
         contender("bad", script(tmp_path, "bad", "sys.exit('boom')")),
