@@ -71,9 +71,13 @@ class BlockStore:
         """How many of the blocks nobody holds."""
         return sum(self._pool.reference_count(block_id) == 0 for block_id in block_ids)
 
+    def is_shared(self, block_id: int) -> bool:
+        """Whether the block has more than one holder."""
+        return self._pool.reference_count(block_id) > 1
+
     def must_copy(self, block_id: int) -> bool:
-        """Whether its one holder may not write to it, because it is not the only one or because the block can be found."""
-        return self._pool.reference_count(block_id) > 1 or self._index.get(block_id) is not None
+        """Whether a holder may not write to it, because it is not the only one or because the block can be found."""
+        return self.is_shared(block_id) or self._index.get(block_id) is not None
 
     def register(self, block_id: int, keys: BlockKeys, index: int, parent_id: int | None) -> int | None:
         """Makes a full block findable as block `index` of the sequence of `keys`, after `parent_id`, which is. Returns the block that holds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.block_table import BlockTable, Prefix, blocks_for
@@ -28,13 +28,19 @@ def blocks_to_come(request: Request) -> int:
     return known - len(request.table.block_ids) + copies_now + grows
 
 
-def tokens_held(tables: Iterable[tuple[BlockTable, int]], store: BlockStore, block_size: int) -> int:
+def tokens_held(tables: Sequence[tuple[BlockTable, int]], store: BlockStore, block_size: int) -> int:
     """Slots of the blocks in use that hold a token, each block counted once however many of the tables share it. `tables` are all that
-    there are, each with the number of tokens that are in the cache."""
+    there are, each with the number of tokens that are in the cache. O(tables · shared blocks that some table fills in part)."""
     unused: dict[int, int] = {}
+    shared: dict[int, int] = {}
     for table, num_tokens in tables:
         for place in range(num_tokens // block_size, len(table.block_ids)):
             block_id = table.block_ids[place]
-            free = block_size - max(0, num_tokens - place * block_size)
-            unused[block_id] = min(free, unused.get(block_id, block_size))
+            unused[block_id] = block_size - max(0, num_tokens - place * block_size)
+            if store.is_shared(block_id):
+                shared[block_id] = place
+    for block_id, place in shared.items():
+        # The one that has filled most of it counts.
+        filled = (num_tokens for table, num_tokens in tables if table.block_ids[place : place + 1] == [block_id])
+        unused[block_id] = max(0, (place + 1) * block_size - max(filled))
     return store.num_used * block_size - sum(unused.values())
