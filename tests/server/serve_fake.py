@@ -14,7 +14,7 @@ from fake_llm import FakeLLM
 from octavo.api.async_llm import AsyncLLM
 from octavo.config.engine import EngineConfig
 from octavo.config.server import ServerOptions
-from octavo.protocol.errors import ModelLoadError
+from octavo.protocol.errors import ModelLoadError, OctavoError
 from octavo.server.run import serve
 
 MODE = sys.argv[2]
@@ -43,4 +43,8 @@ async def start(config: EngineConfig, **_: object) -> FakeLLM:
 
 AsyncLLM.start = start
 timeout = float(sys.argv[3]) if len(sys.argv) > 3 else 30.0
-sys.exit(serve(EngineConfig(), ServerOptions(port=int(sys.argv[1]), shutdown_timeout=timeout, access_log=MODE == "quick")))
+options = ServerOptions(port=int(sys.argv[1]), shutdown_timeout=timeout, access_log=MODE == "quick")
+try:
+    sys.exit(serve(EngineConfig(), options))
+except OctavoError as error:
+    sys.exit(f"octavo: {error.message}")

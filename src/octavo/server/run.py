@@ -16,7 +16,6 @@ import uvicorn
 from octavo._version import __version__
 from octavo.config.engine import EngineConfig
 from octavo.config.server import ServerOptions
-from octavo.protocol.errors import OctavoError
 from octavo.server.app import build_app
 from octavo.server.context import ServerContext
 from octavo.server.metrics import Metrics
@@ -34,8 +33,8 @@ CLOSE_SECONDS = 2.0
 def serve(config: EngineConfig, options: ServerOptions) -> int:
     """Serves the model of `config` until a signal or the engine's death, and returns the process's exit code.
 
-    The port is taken before the model is loaded, so that one in use fails at once (1). A model that can't be loaded is 1, the engine's
-    death 1, SIGINT or SIGTERM 0. Errors are one sentence on stderr.
+    The port is taken before the model is loaded, so that one in use fails at once (1). The engine's death is 1, SIGINT or SIGTERM 0; these
+    errors are one sentence on stderr. Raises ModelLoadError, ConfigError or EngineDeadError if the engine does not start.
     """
     try:
         listener = bind(options.host, options.port)
@@ -97,11 +96,8 @@ class _Process:
     async def run(self) -> int:
         """Loads, serves and returns the exit code."""
         with self._signals():
-            try:
-                metrics = Metrics()
-                llm = await self._load(metrics)
-            except OctavoError as error:
-                return _fail(error.message)
+            metrics = Metrics()
+            llm = await self._load(metrics)
             if llm is None:
                 return 0
             try:
