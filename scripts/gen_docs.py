@@ -42,7 +42,7 @@ def flag_row(flag: Flag) -> list[str]:
         default = "on" if flag.fallback else "off"
     elif flag.fallback not in (None, ""):
         default = f"`{flag.fallback}`"
-    value = "" if isinstance(flag.fallback, bool) else f"`{flag.metavar}`"
+    value = "" if flag.is_flag else f"`{flag.metavar}`"
     return [", ".join(f"`{name}`" for name in [*flag.opts, *flag.secondary_opts]), value, default, meaning]
 
 

@@ -16,6 +16,7 @@
 
 #include "team/affinity.hpp"
 #include "tests/check.hpp"
+#include "tests/hog.hpp"
 
 namespace {
 
@@ -193,6 +194,17 @@ void pinned_threads_stay() {
   CHECK(cores_here() == cores);
 }
 
+// Half of a core is left on the busy one, so about twice as long is to be expected. Threads that don't sleep at barriers took 40 times as long.
+[[maybe_unused]] void busy_neighbours_cost_their_share(const std::vector<int>& pinned) {
+  const std::vector<int> cores = cores_here();
+  Team team(static_cast<int>(cores.size()), pinned);
+  const double alone = octavo::test::step_times(team, 5)[0];
+  for (const int core : {cores.front(), -1}) {
+    const octavo::test::Hog hog(core);
+    CHECK(octavo::test::step_times(team, 5)[0] < 8 * alone);
+  }
+}
+
 double cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -261,6 +273,8 @@ int main() {
   long_waits_sleep();
 #if !defined(__SANITIZE_THREAD__)
   forked_children_are_refused();
+  busy_neighbours_cost_their_share(cores_here());
+  busy_neighbours_cost_their_share({});
 #endif
   return octavo::test::report("team");
 }

@@ -203,6 +203,7 @@ def test_with_closes_even_after_an_error(tiny_llama: Path) -> None:
         ("block_size", "16"),
         ("block_size", 16.0),
         ("threads", "x"),
+        ("pin_threads", 1),
         ("kv_cache_memory_bytes", "much"),
         ("kv_cache_memory_bytes", 2.5),
         ("max_num_seqs", 1.5),

@@ -160,14 +160,15 @@ def test_processes_are_measured():
 
 
 def test_a_servers_arguments_give_the_same_configuration_again():
-    config = EngineConfig(
-        ModelConfig("m", "r", "d", 100, "vllm"),
-        CacheConfig(32, 0.3, 1 << 20, 7, False),
-        SchedulerConfig(128, 4),
-        BackendConfig("reference", 1),
-        9,
-    )
     assert server_arguments(EngineConfig(seed=0)) == ["smollm2", "--seed", "0"]
-    assert "--no-enable-prefix-caching" in server_arguments(config)
-    parsed = app.commands["serve"].make_context("serve", server_arguments(config)).params
-    assert engine_config(parsed["model"], parsed, seed=parsed["seed"]) == config
+    for pinned in (False, True):
+        config = EngineConfig(
+            ModelConfig("m", "r", "d", 100, "vllm"),
+            CacheConfig(32, 0.3, 1 << 20, 7, False),
+            SchedulerConfig(128, 4),
+            BackendConfig("reference", 1, pinned),
+            9,
+        )
+        assert "--no-enable-prefix-caching" in server_arguments(config)
+        parsed = app.commands["serve"].make_context("serve", server_arguments(config)).params
+        assert engine_config(parsed["model"], parsed, seed=parsed["seed"]) == config

@@ -162,7 +162,7 @@ def test_every_engine_option_reaches_the_llm():
         ModelConfig("m", "r", "d", 100, "vllm"),
         CacheConfig(32, 0.3, 1 << 20, 7, False),
         SchedulerConfig(128, 4),
-        BackendConfig("reference", 1),
+        BackendConfig("reference", 1, False),
         9,
     )
     arguments = llm_arguments(config)
@@ -181,6 +181,7 @@ def test_every_engine_option_reaches_the_llm():
         "max_num_seqs": 4,
         "backend": "reference",
         "threads": 1,
+        "pin_threads": False,
         "seed": 9,
     }
     names = LLM.__init__.__annotations__

@@ -16,6 +16,7 @@ Count = Annotated[int, Option(least=1, metavar="N", help="How often.", panel="Nu
 Share = Annotated[float | None, Option("--share", "-s", least=0.5, metavar="X", help="How much. Default: all.", panel="Numbers")]
 Words = Annotated[list[str] | None, Option("--word", metavar="TEXT", help="May be given again.")]
 Loud = Annotated[bool, Option("--loud/--quiet", help="How.")]
+Tied = Annotated[bool | None, Option("--tied/--untied", help="Whether. Default: it depends.")]
 Doubled = Annotated[int, Option(parser=lambda text: 2 * int(text), metavar="N", help="Twice.")]
 
 
@@ -27,6 +28,7 @@ def greet(
     share: Share = None,
     words: Words = None,
     loud: Loud = False,
+    tied: Tied = None,
     doubled: Doubled = 4,
 ) -> None:
     """Greets.
@@ -34,7 +36,7 @@ def greet(
     More of it.
     """
     assert ctx.params["name"] == name
-    seen.append((name, place, count, share, tuple(words or ()), loud, doubled))
+    seen.append((name, place, count, share, tuple(words or ()), loud, tied, doubled))
 
 
 seen: list[tuple[Any, ...]] = []
@@ -43,9 +45,9 @@ seen: list[tuple[Any, ...]] = []
 @pytest.mark.parametrize(
     ("args", "values"),
     [
-        (["a"], ("a", None, 3, None, (), False, 8)),
-        (["a", "b", "--count", "7", "-s", "0.5", "--loud"], ("a", "b", 7, 0.5, (), True, 8)),
-        (["--word", "x", "--word", "y", "a", "--quiet", "--doubled", "5"], ("a", None, 3, None, ("x", "y"), False, 10)),
+        (["a"], ("a", None, 3, None, (), False, None, 8)),
+        (["a", "b", "--count", "7", "-s", "0.5", "--loud", "--tied"], ("a", "b", 7, 0.5, (), True, True, 8)),
+        (["--word", "x", "--word", "y", "a", "--quiet", "--untied", "--doubled", "5"], ("a", None, 3, None, ("x", "y"), False, False, 10)),
     ],
 )
 def test_values_reach_the_function(args: list[str], values: tuple[Any, ...]) -> None:

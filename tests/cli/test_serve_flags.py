@@ -47,7 +47,7 @@ def test_every_flag_reaches_its_field(run):
         *["m", "--revision", "r", "--download-dir", "d", "--max-model-len", "99", "--generation-config", "vllm"],
         *["--block-size", "32", "--gpu-memory-utilization", "0.25", "--kv-cache-memory", "2GiB", "--num-gpu-blocks-override", "7"],
         "--no-enable-prefix-caching",
-        *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "reference", "--threads", "2", "--seed", "5"],
+        *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "cpu", "--threads", "2", "--no-pin-threads", "--seed", "5"],
         *[
             "--host",
             "0.0.0.0",
@@ -70,7 +70,7 @@ def test_every_flag_reaches_its_field(run):
         model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm"),
         cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False),
         scheduler=SchedulerConfig(64, 3),
-        backend=BackendConfig("reference", 2),
+        backend=BackendConfig("cpu", 2, pin_threads=False),
         seed=5,
     )
     assert options == ServerOptions(

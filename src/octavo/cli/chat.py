@@ -43,6 +43,7 @@ _LOCAL = (
     "kv_cache_memory",
     "backend",
     "threads",
+    "pin_threads",
     "chat_template",
 )
 _PROMPT_TOKENS = 256
@@ -108,6 +109,7 @@ def chat(
     kv_cache_memory: flags.KvCacheMemory = None,
     backend: flags.Backend = flags.BACKEND.backend,
     threads: flags.Threads = flags.BACKEND.threads,
+    pin_threads: flags.PinThreads = flags.BACKEND.pin_threads,
 ) -> None:
     """Talk with a model: in this process, or on a running server with --url.
 
@@ -147,6 +149,7 @@ def complete(
     kv_cache_memory: flags.KvCacheMemory = None,
     backend: flags.Backend = flags.BACKEND.backend,
     threads: flags.Threads = flags.BACKEND.threads,
+    pin_threads: flags.PinThreads = flags.BACKEND.pin_threads,
 ) -> None:
     """Continue a text: `octavo complete "Once upon"`, `octavo complete MODEL "Once upon"`, or the text on stdin.
 

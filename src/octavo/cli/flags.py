@@ -80,7 +80,15 @@ EnablePrefixCaching = Annotated[
 MaxNumBatchedTokens = Annotated[int, Option(metavar="N", help="Tokens computed in one step, at most.", panel=_SCHEDULER)]
 MaxNumSeqs = Annotated[int, Option(metavar="N", help="Requests in one step, at most.", panel=_SCHEDULER)]
 Backend = Annotated[str, Option(metavar="|".join(BACKENDS), help="Where the numbers are computed.", panel=_BACKEND)]
-Threads = Annotated[int, Option(metavar="N", help="Threads; 0 is one for each usable core.", panel=_BACKEND)]
+Threads = Annotated[int, Option(metavar="N", help="Threads; 0 is one for each physical core that may be used.", panel=_BACKEND)]
+PinThreads = Annotated[
+    bool | None,
+    Option(
+        "--pin-threads/--no-pin-threads",
+        help="Keep each thread on a CPU of its own while it computes. Default: where each gets one and no cgroup's quota holds.",
+        panel=_BACKEND,
+    ),
+]
 EngineSeed = Annotated[
     int | None,
     Option(

@@ -42,7 +42,7 @@ def env() -> None:
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": f"{_os_name()}, {platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
-        "cores": f"{usable_cores()} usable of {os.cpu_count()}",
+        "cores": f"{usable_cores()} usable of a machine with {os.cpu_count()} CPUs",
         "memory": f"{format_size(total_memory())}, {format_size(available_memory())} available",
         **{name: _installed(name) for name in _PACKAGES},
     }

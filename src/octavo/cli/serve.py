@@ -104,6 +104,7 @@ def serve(
     max_num_seqs: flags.MaxNumSeqs = flags.SCHEDULER.max_num_seqs,
     backend: flags.Backend = flags.BACKEND.backend,
     threads: flags.Threads = flags.BACKEND.threads,
+    pin_threads: flags.PinThreads = flags.BACKEND.pin_threads,
     seed: flags.EngineSeed = flags.ENGINE.seed,
 ) -> None:
     """Serve a model over HTTP with the OpenAI API.

@@ -103,10 +103,12 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """Where the numbers are computed. `threads` 0 means one for each core this process may use."""
+    """Where the numbers are computed. `threads` 0 means one for each physical core that this process may use. `pin_threads` keeps each on a
+    CPU of its own while it computes; None means where that is sensible (octavo.backends.cores)."""
 
     backend: str = "auto"
     threads: int = 0
+    pin_threads: bool | None = None
 
     def __post_init__(self) -> None:
         settle(self)

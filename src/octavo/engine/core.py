@@ -87,7 +87,7 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         raise
     for note in model.notes:
         say(note)
-    say(f"{pool.explanation}; ready in {time.monotonic() - started:.1f} s on the {model.backend} backend")
+    say(f"{pool.explanation}; ready in {time.monotonic() - started:.1f} s on the {model.backend} backend, {model.threads}")
     cache = KVCacheManager(pool.num_blocks, config.cache.block_size, prefix_caching=config.cache.enable_prefix_caching)
     scheduler = Scheduler(config.scheduler, cache, max_model_len=pool.max_model_len, vocab_size=model.vocab_size)
     info = EngineInfo(

@@ -10,8 +10,8 @@ from octavo.protocol.plan import StepPlan, StepResult
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What is known once the weights are in memory and before the cache is: sizes in bytes, the model's own limit in tokens, and
-    what the user should be told."""
+    """What is known once the weights are in memory and before the cache is: sizes in bytes, the model's own limit in tokens, how many
+    `threads` compute and where, and what the user should be told."""
 
     architecture: str
     backend: str
@@ -19,6 +19,7 @@ class LoadedModel:
     max_model_len: int
     weights_bytes: int
     kv_bytes_per_block: int
+    threads: str = ""
     notes: tuple[str, ...] = ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from octavo.backends.base import Program
+from octavo.backends.cores import EngineCores
 from octavo.backends.select import backend_notes, select_backend
 from octavo.config.engine import EngineConfig
 from octavo.executors.executor import LoadedModel
@@ -23,13 +24,15 @@ class InProcessExecutor:
         self._progress = progress
         self._program: Program | None = None
         self._worker: Worker | None = None
+        self._cores: EngineCores | None = None
         self._vocab_size = 0
 
     def load(self) -> LoadedModel:
-        """Finds, opens and compiles the model. Raises ModelLoadError."""
+        """Finds, opens and compiles the model. Raises ModelLoadError or ConfigError."""
         options = self._config.model
         path = resolve_model(options.model, revision=options.revision, download_dir=options.download_dir, progress=self._progress)
-        backend = select_backend(self._config.backend)
+        self._cores = cores = EngineCores(self._config.backend.threads)
+        backend = select_backend(self._config.backend, cores)
         with open_checkpoint(path) as checkpoint:
             model = build_model(checkpoint)
             self._progress.start(model.check(), f"Loading {path.name}")
@@ -44,11 +47,12 @@ class InProcessExecutor:
         return LoadedModel(
             architecture=model.architecture,
             backend=backend.name,
+            threads=cores.describe(),
             vocab_size=model.graph.vocab_size,
             max_model_len=model.max_model_len,
             weights_bytes=program.weights_bytes,
             kv_bytes_per_block=program.kv_bytes_per_block(self._config.cache.block_size),
-            notes=(*backend_notes(self._config.backend), *program.notes),
+            notes=(*backend_notes(self._config.backend), *cores.notes, *program.notes),
         )
 
     def allocate(self, num_blocks: int) -> None:
@@ -64,7 +68,9 @@ class InProcessExecutor:
         return self._worker.run(plan)
 
     def close(self) -> None:
-        """Frees weights and cache."""
+        """Frees weights, cache and cores."""
         if self._program is not None:
             self._program.close()
-        self._program = self._worker = None
+        if self._cores is not None:
+            self._cores.close()
+        self._program = self._worker = self._cores = None

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 CGROUPS = "/sys/fs/cgroup"
+CPUS = "/sys/devices/system/cpu"
 UNLIMITED = 1 << 60
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on: its affinity, bounded by the cgroup's CPU quota (rounded up)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([cores, *(-(-quota // period) for quota, period in _quotas())]))
+    """Physical cores that this process may compute on: those of its affinity, bounded by the cgroup's CPU quota (rounded up)."""
+    return min([len(physical_cores()), *cpu_quotas()])
+
+
+def physical_cores() -> dict[int, list[int]]:
+    """The CPUs that this process may run on, by physical core, in ascending order.
+
+    CPUs that share a core's arithmetic (simultaneous multithreading) stand together, and a core has the number of its first CPU, whether
+    this process may run on that one or not. Where the system doesn't tell, every CPU is a core.
+    """
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores: dict[int, list[int]] = {}
+    for cpu in sorted(allowed):
+        cores.setdefault(min([cpu, *_siblings(cpu)]), []).append(cpu)
+    return dict(sorted(cores.items()))
+
+
+def cpu_quotas() -> list[int]:
+    """The cgroups' CPU quotas that hold for this process, in whole CPUs (rounded up, so at least 1)."""
+    folders = [(f"{group}/cpu.max", "") for group in _groups()]
+    folders += [(f"{group}/cpu.cfs_quota_us", f"{group}/cpu.cfs_period_us") for group in _groups("cpu")]
+    found = [f"{_read(quota)} {_read(period) if period else ''}".split() for quota, period in folders]
+    numbers = [(int(pair[0]), int(pair[1])) for pair in found if len(pair) == 2 and all(map(str.isdigit, pair))]
+    return [-(-quota // period) for quota, period in numbers if quota > 0 and period > 0]
 
 
 def total_memory() -> int:
@@ -33,26 +56,52 @@ def available_memory() -> int:
     return min([available, *(max(0, limit - used) for limit, used in _memory())])
 
 
-def _groups() -> list[str]:
-    """Folders of the cgroups (version 2) that hold this process, from its own to the root; each of them may set limits."""
-    own = next((line.removeprefix("0::") for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
-    path = PurePosixPath(own)
-    return [str(PurePosixPath(CGROUPS, *folder.parts[1:])) for folder in (path, *path.parents)]
+def _siblings(cpu: int) -> list[int]:
+    """The CPUs of this one's physical core, as far as the system tells."""
+    folder = f"{CPUS}/cpu{cpu}/topology"
+    return parse_cpus(_read(f"{folder}/core_cpus_list") or _read(f"{folder}/thread_siblings_list"))
 
 
-def _quotas() -> list[tuple[int, int]]:
-    """The CPU quotas that hold, each with its period."""
-    pairs = [_read(f"{group}/cpu.max").split() for group in _groups()]
-    pairs.append([_read(f"{CGROUPS}/cpu/cpu.cfs_quota_us"), _read(f"{CGROUPS}/cpu/cpu.cfs_period_us")])
-    numbers = [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2 and all(map(str.isdigit, pair))]
-    return [(quota, period) for quota, period in numbers if quota > 0 and period > 0]
+def parse_cpus(text: str) -> list[int]:
+    """The kernel's list of CPUs ("0-3,8") as numbers; nothing for what is no such list."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            return []
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """Numbers as the kernel lists CPUs: "0-3,8"."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and cpu == parts[-1][-1] + 1:
+            parts[-1].append(cpu)
+        else:
+            parts.append([cpu])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def _groups(controller: str = "") -> list[str]:
+    """Folders of the cgroups that hold this process, from its own to the root; each of them may set limits. They are those of version 2, or
+    of version 1's hierarchy with `controller`."""
+    own = "/"
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(","):
+            own = path
+    folder = PurePosixPath(own)
+    return [str(PurePosixPath(CGROUPS, controller, *each.parts[1:])) for each in (folder, *folder.parents)]
 
 
 def _memory() -> list[tuple[int, int]]:
     """The memory limits that hold, each with what is used of it and could not be dropped at once, in bytes."""
     files = [(f"{group}/memory.max", f"{group}/memory.current", f"{group}/memory.stat", "") for group in _groups()]
-    old = f"{CGROUPS}/memory"
-    files.append((f"{old}/memory.limit_in_bytes", f"{old}/memory.usage_in_bytes", f"{old}/memory.stat", "total_"))
+    for group in _groups("memory"):
+        files.append((f"{group}/memory.limit_in_bytes", f"{group}/memory.usage_in_bytes", f"{group}/memory.stat", "total_"))
     found = []
     for limit_file, used_file, stat_file, prefix in files:
         limit = _number(limit_file)

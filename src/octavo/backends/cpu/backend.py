@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from octavo.backends.base import WeightSource
@@ -14,20 +14,22 @@ from octavo.utils.machine import usable_cores
 
 
 class CpuBackend:
-    """Packs the weights and runs whole steps in octavo._native. `isa` forces an instruction set, as OCTAVO_CPU_ISA does."""
+    """Packs the weights and runs whole steps in octavo._native. `isa` forces an instruction set, as OCTAVO_CPU_ISA does; `cpus` has the CPU
+    that each thread is pinned to while it computes, or nothing."""
 
     name = "cpu"
 
-    def __init__(self, threads: int = 0, isa: str = "") -> None:
+    def __init__(self, threads: int = 0, isa: str = "", cpus: Sequence[int] = ()) -> None:
         self._threads = threads or usable_cores()
         self._isa = isa
+        self._cpus = list(cpus)
 
     def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None]) -> CpuProgram:
         """Packs the graph's weights, by all threads, and writes the fused operations. Raises ConfigError for an unknown
         OCTAVO_CPU_ISA, or more threads than the system gives."""
         _native = import_module("octavo._native")
         try:
-            native = _native.Program(graph.vocab_size, self._threads, [], self._isa)
+            native = _native.Program(graph.vocab_size, self._threads, self._cpus, self._isa)
         except ValueError as error:
             raise ConfigError(str(error), param="OCTAVO_CPU_ISA") from None
         except RuntimeError as error:  # what C++ makes of a thread that the system refuses
