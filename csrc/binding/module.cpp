@@ -82,7 +82,7 @@ class BoundProgram {
   std::size_t fill(std::size_t linear, int storage, const Bytes& data, const Longs& order) {
     const Turn turn(running_);
     const Linear& packed = program_.linear(linear);
-    require(storage >= 0 && storage <= static_cast<int>(Storage::kQ4_1), "unknown storage");
+    require(storage >= 0 && storage <= static_cast<int>(kLastStorage), "unknown storage");
     const std::size_t bytes = row_bytes(static_cast<Storage>(storage), packed.inner);
     require(bytes != 0 && data.shape(1) == bytes && (data.shape(1) <= 1 || data.stride(1) == 1), "the rows have another size than the linear's");
     require(data.stride(0) >= 0, "the rows run backwards");

@@ -26,8 +26,10 @@ constexpr float kLargestHalf = 65504.0f;
 
 using Group = std::array<float, kValues>;
 
-// Bytes of 32 stored values.
-constexpr std::size_t group_bytes(Storage storage) {
+// How many groups of 32 values a block holds; plain storage counts in groups too.
+constexpr std::size_t block_groups(Storage storage) { return storage == Storage::kQ4_K ? 8 : 1; }
+
+constexpr std::size_t block_bytes(Storage storage) {
   switch (storage) {
     case Storage::kF32: return 128;
     case Storage::kF16: return 64;
@@ -36,9 +38,13 @@ constexpr std::size_t group_bytes(Storage storage) {
     case Storage::kQ5_0: return 22;
     case Storage::kQ4_0: return 18;
     case Storage::kQ4_1: return 20;
+    case Storage::kIq4Nl: return 18;
+    case Storage::kQ4_K: return 144;
   }
   return 0;
 }
+
+constexpr std::array<std::int8_t, 16> kIq4NlTable{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 constexpr bool is_plain(Storage storage) { return storage == Storage::kF32 || storage == Storage::kF16 || storage == Storage::kBf16; }
 
@@ -95,13 +101,54 @@ void centered_q5_0(const std::uint8_t* block, std::int8_t* q) {
   }
 }
 
+void table_iq4_nl(const std::uint8_t* block, std::int8_t* q) {
+  for (std::size_t k = 0; k < 16; ++k) {
+    q[k] = kIq4NlTable[block[2 + k] & 15];
+    q[16 + k] = kIq4NlTable[block[2 + k] >> 4];
+  }
+}
+
+// A group of a Q4_K block: w = scale · q + minimum, and q as Q4_1 stores it. Scale and minimum are exact.
+struct Q4KGroup {
+  float scale;
+  float minimum;
+  std::array<std::uint8_t, 16> nibbles;
+
+  Q4KGroup(const std::uint8_t* block, std::size_t part) {
+    const std::uint8_t* packed = block + 4;
+    // The first four pairs lie in six bits each; the others in what these leave, two bits each, and in the last bytes.
+    const int s = part < 4 ? packed[part] & 63 : (packed[part + 4] & 15) | (packed[part - 4] >> 6 << 4);
+    const int t = part < 4 ? packed[part + 4] & 63 : (packed[part + 4] >> 4) | (packed[part] >> 6 << 4);
+    scale = load_half(block) * static_cast<float>(s);
+    minimum = -load_half(block + 2) * static_cast<float>(t);
+    // Two groups share 32 bytes: the even one has the low nibbles.
+    const std::uint8_t* from = block + 16 + part / 2 * kValues;
+    const unsigned shift = part % 2 * 4;
+    for (std::size_t k = 0; k < 16; ++k) nibbles[k] = static_cast<std::uint8_t>((from[k] >> shift & 15) | (from[16 + k] >> shift & 15) << 4);
+  }
+};
+
 void scale_all(float scale, const std::int8_t* q, Group& values) {
   for (std::size_t k = 0; k < kValues; ++k) values[k] = scale * static_cast<float>(q[k]);
 }
 
-// `count` stored values to float32; those past `count` are 0. Only plain storage may have fewer than 32.
+// The block that holds a group of a row.
 template <Storage storage>
-void decode(const std::uint8_t* block, std::size_t count, Group& values) {
+const std::uint8_t* block_of(const std::uint8_t* row, std::size_t group) {
+  return row + group / block_groups(storage) * block_bytes(storage);
+}
+
+void from_nibbles(float scale, float minimum, const std::uint8_t* nibbles, Group& values) {
+  for (std::size_t k = 0; k < 16; ++k) {
+    values[k] = scale * static_cast<float>(nibbles[k] & 15) + minimum;
+    values[16 + k] = scale * static_cast<float>(nibbles[k] >> 4) + minimum;
+  }
+}
+
+// A group of a row to float32: `count` values, and those past it are 0. Only plain storage may have fewer than 32.
+template <Storage storage>
+void decode(const std::uint8_t* row, std::size_t group, std::size_t count, Group& values) {
+  const std::uint8_t* block = block_of<storage>(row, group);
   std::array<std::int8_t, kValues> q;
   if constexpr (storage == Storage::kF32) {
     values.fill(0.0f);
@@ -119,14 +166,15 @@ void decode(const std::uint8_t* block, std::size_t count, Group& values) {
   } else if constexpr (storage == Storage::kQ4_0) {
     centered_q4_0(block, q.data());
     scale_all(load_half(block), q.data(), values);
+  } else if constexpr (storage == Storage::kIq4Nl) {
+    table_iq4_nl(block, q.data());
+    scale_all(load_half(block), q.data(), values);
+  } else if constexpr (storage == Storage::kQ4_K) {
+    const Q4KGroup read(block, group % block_groups(storage));
+    from_nibbles(read.scale, read.minimum, read.nibbles.data(), values);
   } else {
     static_assert(storage == Storage::kQ4_1);
-    const float scale = load_half(block);
-    const float minimum = load_half(block + 2);
-    for (std::size_t k = 0; k < 16; ++k) {
-      values[k] = scale * static_cast<float>(block[4 + k] & 15) + minimum;
-      values[16 + k] = scale * static_cast<float>(block[4 + k] >> 4) + minimum;
-    }
+    from_nibbles(load_half(block), load_half(block + 2), block + 4, values);
   }
 }
 
@@ -136,12 +184,7 @@ void unpack_group(Layout layout, const std::uint8_t* cell, std::size_t lane, Gro
   if (layout == Layout::kInt4) {
     std::array<std::uint8_t, 16> bytes;
     take_words<4>(cell, lane, bytes.data());
-    const float scale = load_half(cell + kInt4Scales + 2 * lane);
-    const float minimum = load_half(cell + kInt4Minima + 2 * lane);
-    for (std::size_t k = 0; k < 16; ++k) {
-      values[k] = scale * static_cast<float>(bytes[k] & 15) + minimum;
-      values[16 + k] = scale * static_cast<float>(bytes[k] >> 4) + minimum;
-    }
+    from_nibbles(load_half(cell + kInt4Scales + 2 * lane), load_half(cell + kInt4Minima + 2 * lane), bytes.data(), values);
   } else if (layout == Layout::kInt8) {
     std::array<std::int8_t, kValues> q;
     take_words<8>(cell, lane, q.data());
@@ -236,38 +279,62 @@ std::size_t encode(const Group& values, std::size_t count, std::size_t lane, std
   }
 }
 
-// Q4_0 to kInt4: the nibbles stay and the minimum is -8 · d, which is exact unless it is too large for a float16.
-std::size_t move_q4_0(const std::uint8_t* block, std::size_t lane, std::uint8_t* cell) {
-  const float scale = load_half(block);
-  put_words<4>(block + 2, lane, cell);
-  store_u16(load_u16(block), cell + kInt4Scales + 2 * lane);
-  store_u16(float_to_half(-8.0f * scale), cell + kInt4Minima + 2 * lane);
-  if (std::fabs(scale) <= kLargestHalf / 8.0f) return 0;
+void put_int4(const std::uint8_t* nibbles, std::uint16_t scale, std::uint16_t minimum, std::size_t lane, std::uint8_t* cell) {
+  put_words<4>(nibbles, lane, cell);
+  store_u16(scale, cell + kInt4Scales + 2 * lane);
+  store_u16(minimum, cell + kInt4Minima + 2 * lane);
+}
+
+// How many values of a group the lane holds otherwise.
+template <Storage storage>
+std::size_t count_changed(const std::uint8_t* row, std::size_t group, Layout layout, std::size_t lane, const std::uint8_t* cell) {
   Group before;
   Group after;
-  decode<Storage::kQ4_0>(block, kValues, before);
-  unpack_group(Layout::kInt4, cell, lane, after);
+  decode<storage>(row, group, kValues, before);
+  unpack_group(layout, cell, lane, after);
   return count_changed(before, after);
+}
+
+// Q4_0 to kInt4: the nibbles stay and the minimum is -8 · d, which is exact unless it is too large for a float16.
+std::size_t move_q4_0(const std::uint8_t* row, std::size_t group, std::size_t lane, std::uint8_t* cell) {
+  const std::uint8_t* block = block_of<Storage::kQ4_0>(row, group);
+  const float scale = load_half(block);
+  put_int4(block + 2, load_u16(block), float_to_half(-8.0f * scale), lane, cell);
+  return std::fabs(scale) <= kLargestHalf / 8.0f ? 0 : count_changed<Storage::kQ4_0>(row, group, Layout::kInt4, lane, cell);
+}
+
+// Q4_K to kInt4: the nibbles stay, scale and minimum are rounded to float16. Where they are too large for it, the values are quantized anew.
+std::size_t move_q4_k(const std::uint8_t* row, std::size_t group, std::size_t lane, std::uint8_t* cell) {
+  const Q4KGroup read(block_of<Storage::kQ4_K>(row, group), group % block_groups(Storage::kQ4_K));
+  if (std::fabs(read.scale) > kLargestHalf || std::fabs(read.minimum) > kLargestHalf) {
+    Group values;
+    from_nibbles(read.scale, read.minimum, read.nibbles.data(), values);
+    return encode<Layout::kInt4>(values, kValues, lane, cell);
+  }
+  put_int4(read.nibbles.data(), float_to_half(read.scale), float_to_half(read.minimum), lane, cell);
+  return count_changed<Storage::kQ4_K>(row, group, Layout::kInt4, lane, cell);
 }
 
 // One group of one row to one lane of a cell; returns how many values changed.
 template <Storage storage, Layout layout>
-std::size_t pack_group(const std::uint8_t* block, std::size_t count, std::size_t lane, std::uint8_t* cell) {
+std::size_t pack_group(const std::uint8_t* row, std::size_t group, std::size_t count, std::size_t lane, std::uint8_t* cell) {
+  [[maybe_unused]] const std::uint8_t* block = block_of<storage>(row, group);
   if constexpr (storage == Storage::kQ4_1 && layout == Layout::kInt4) {
-    put_words<4>(block + 4, lane, cell);
-    store_u16(load_u16(block), cell + kInt4Scales + 2 * lane);
-    store_u16(load_u16(block + 2), cell + kInt4Minima + 2 * lane);
+    put_int4(block + 4, load_u16(block), load_u16(block + 2), lane, cell);
     return 0;
   } else if constexpr (storage == Storage::kQ4_0 && layout == Layout::kInt4) {
-    return move_q4_0(block, lane, cell);
+    return move_q4_0(row, group, lane, cell);
+  } else if constexpr (storage == Storage::kQ4_K && layout == Layout::kInt4) {
+    return move_q4_k(row, group, lane, cell);
   } else if constexpr (storage == Storage::kQ8_0 && layout == Layout::kInt8) {
     put_words<8>(block + 2, lane, cell);
     store_u16(load_u16(block), cell + kInt8Scales + 2 * lane);
     return 0;
-  } else if constexpr ((storage == Storage::kQ4_0 || storage == Storage::kQ5_0) && layout == Layout::kInt8) {
+  } else if constexpr ((storage == Storage::kQ4_0 || storage == Storage::kQ5_0 || storage == Storage::kIq4Nl) && layout == Layout::kInt8) {
     std::array<std::int8_t, kValues> q;
     if constexpr (storage == Storage::kQ4_0) centered_q4_0(block, q.data());
     if constexpr (storage == Storage::kQ5_0) centered_q5_0(block, q.data());
+    if constexpr (storage == Storage::kIq4Nl) table_iq4_nl(block, q.data());
     put_words<8>(q.data(), lane, cell);
     store_u16(load_u16(block), cell + kInt8Scales + 2 * lane);
     return 0;
@@ -278,7 +345,7 @@ std::size_t pack_group(const std::uint8_t* block, std::size_t count, std::size_t
     return 0;
   } else {
     Group values;
-    decode<storage>(block, count, values);
+    decode<storage>(row, group, count, values);
     return encode<layout>(values, count, lane, cell);
   }
 }
@@ -300,7 +367,7 @@ std::size_t pack_panel(const CheckpointLinear& linear, std::size_t panel, std::u
   for (std::size_t group = 0; group < cells; ++group) {
     const std::size_t count = std::min(kValues, linear.inner - group * kValues);
     for (std::size_t lane = 0; lane < lanes; ++lane) {
-      changed += pack_group<storage, layout>(rows[lane] + group * group_bytes(storage), count, lane, to + group * cell_bytes(layout));
+      changed += pack_group<storage, layout>(rows[lane], group, count, lane, to + group * cell_bytes(layout));
     }
   }
   return changed;
@@ -327,6 +394,8 @@ PanelPacker packer(Storage storage, Layout layout) {
     case Storage::kQ5_0: return packer<Storage::kQ5_0>(layout);
     case Storage::kQ4_0: return packer<Storage::kQ4_0>(layout);
     case Storage::kQ4_1: return packer<Storage::kQ4_1>(layout);
+    case Storage::kIq4Nl: return packer<Storage::kIq4Nl>(layout);
+    case Storage::kQ4_K: return packer<Storage::kQ4_K>(layout);
   }
   return nullptr;
 }
@@ -334,13 +403,14 @@ PanelPacker packer(Storage storage, Layout layout) {
 }  // namespace
 
 std::size_t row_bytes(Storage storage, std::size_t inner) {
-  if (is_plain(storage)) return inner * (group_bytes(storage) / kValues);
-  return inner % kValues ? 0 : inner / kValues * group_bytes(storage);
+  if (is_plain(storage)) return inner * (block_bytes(storage) / kValues);
+  const std::size_t values = kValues * block_groups(storage);
+  return inner % values ? 0 : inner / values * block_bytes(storage);
 }
 
 Layout natural_layout(Storage storage) {
   if (is_plain(storage)) return Layout::kBf16;
-  return storage == Storage::kQ4_0 || storage == Storage::kQ4_1 ? Layout::kInt4 : Layout::kInt8;
+  return storage == Storage::kQ4_0 || storage == Storage::kQ4_1 || storage == Storage::kQ4_K ? Layout::kInt4 : Layout::kInt8;
 }
 
 PackStats pack_panel(const CheckpointLinear& linear, Layout layout, std::size_t panel, std::uint8_t* packed) {

@@ -1,8 +1,9 @@
 // From the bytes of a checkpoint to the packed layouts that the products read, and back, one row at a time.
 //
 // Some pairs of storage and layout keep every value: Q4_1 and Q4_0 in kInt4 (Q4_0 as long as -8 · scale is a float16, that is up to a
-// scale of 8188), Q8_0, Q5_0 and Q4_0 in kInt8, and BF16 in kBf16. All other pairs go through float32 and are rounded to what the layout
-// can hold; PackStats counts the values that came out different, so that a caller can say so.
+// scale of 8188), Q8_0, Q5_0, Q4_0 and IQ4_NL in kInt8, and BF16 in kBf16. Q4_K in kInt4 keeps its q, and rounds the scale and minimum of
+// each group, which are products of a float16 and six bits, to float16. All other pairs go through float32 and are rounded to what the
+// layout can hold; PackStats counts the values that came out different, so that a caller can say so.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace octavo {
 
-// How a checkpoint stores a row. The Q types are blocks of 32 values as in ggml-quants.h of llama.cpp.
+// How a checkpoint stores a row. The Q types are blocks as in ggml-quants.h of llama.cpp, of 32 values but for Q4_K.
 enum class Storage : int {
   kF32 = 0,
   kF16 = 1,
@@ -21,7 +22,11 @@ enum class Storage : int {
   kQ5_0 = 4,  // float16 d, 32 high bits, 16 bytes of nibbles: w = d · (q - 16)
   kQ4_0 = 5,  // float16 d, 16 bytes of nibbles: w = d · (q - 8)
   kQ4_1 = 6,  // float16 d, float16 m, 16 bytes of nibbles: w = d · q + m
+  kIq4Nl = 7,  // float16 d, 16 bytes of nibbles: w = d · table[q], where the table has signed bytes
+  kQ4_K = 8,  // 256 values: float16 d, float16 m, 12 bytes of 8 scales s and minima t of 6 bits, 128 bytes of nibbles: w = d · s · q - m · t
 };
+
+constexpr Storage kLastStorage = Storage::kQ4_K;
 
 // Bytes of a row of `inner` values, or 0 where such a row would end inside a block.
 std::size_t row_bytes(Storage storage, std::size_t inner);

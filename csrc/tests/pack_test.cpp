@@ -21,7 +21,8 @@ namespace {
 using namespace octavo;
 
 constexpr Storage kStorages[] = {Storage::kF32,  Storage::kF16,  Storage::kBf16, Storage::kQ8_0,
-                                 Storage::kQ5_0, Storage::kQ4_0, Storage::kQ4_1};
+                                 Storage::kQ5_0, Storage::kQ4_0, Storage::kQ4_1, Storage::kIq4Nl,
+                                 Storage::kQ4_K};
 constexpr Layout kLayouts[] = {Layout::kInt4, Layout::kInt8, Layout::kBf16};
 
 using Bytes = std::vector<std::uint8_t>;
@@ -30,9 +31,16 @@ bool is_block(Storage storage) { return storage >= Storage::kQ8_0; }
 
 bool keeps_everything(Storage storage, Layout layout) {
   if (layout == Layout::kInt4) return storage == Storage::kQ4_0 || storage == Storage::kQ4_1;
-  if (layout == Layout::kInt8) return storage == Storage::kQ4_0 || storage == Storage::kQ5_0 || storage == Storage::kQ8_0;
+  if (layout == Layout::kInt8) {
+    return storage == Storage::kQ4_0 || storage == Storage::kQ5_0 || storage == Storage::kQ8_0 || storage == Storage::kIq4Nl;
+  }
   return storage == Storage::kBf16;
 }
+
+std::size_t block_values(Storage storage) { return storage == Storage::kQ4_K ? 256 : 32; }
+
+// Whether a block begins with two float16 numbers, of which the second belongs to minima.
+bool has_minimum(Storage storage) { return storage == Storage::kQ4_1 || storage == Storage::kQ4_K; }
 
 float read_half(const Bytes& bytes, std::size_t at) {
   return half_to_float(static_cast<std::uint16_t>(bytes[at] | bytes[at + 1] << 8));
@@ -70,6 +78,25 @@ float stored_value(Storage storage, const Bytes& bytes, std::size_t at, std::siz
       const std::size_t first = at + 20 * block;
       return std::fma(read_half(bytes, first), static_cast<float>(nibble(first + 4)), read_half(bytes, first + 2));
     }
+    case Storage::kIq4Nl: {
+      constexpr int kTable[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+      return read_half(bytes, at + 18 * block) * static_cast<float>(kTable[nibble(at + 18 * block + 2)]);
+    }
+    case Storage::kQ4_K: {
+      const std::size_t first = at + 144 * (k / 256);
+      const std::size_t part = k % 256 / 32;
+      const auto packed = [&](std::size_t b) { return static_cast<int>(bytes[first + 4 + b]); };
+      int scale = packed(part) % 64;
+      int minimum = packed(part + 4) % 64;
+      if (part >= 4) {
+        scale = packed(part + 4) % 16 + packed(part - 4) / 64 * 16;
+        minimum = packed(part + 4) / 16 + packed(part) / 64 * 16;
+      }
+      const int pair = bytes[first + 16 + part / 2 * 32 + i];
+      const int q = part % 2 ? pair / 16 : pair % 16;
+      return std::fma(read_half(bytes, first) * static_cast<float>(scale), static_cast<float>(q),
+                      -read_half(bytes, first + 2) * static_cast<float>(minimum));
+    }
   }
   return 0.0f;
 }
@@ -89,10 +116,10 @@ struct Checkpoint {
     for (std::size_t row = 0; row < outputs; ++row) {
       const std::size_t at = start + row * stride;
       if (is_block(storage)) {
-        const std::size_t block = row_bytes(storage, 32);
-        for (std::size_t b = 0; b < inner / 32; ++b) {
+        const std::size_t block = row_bytes(storage, block_values(storage));
+        for (std::size_t b = 0; b < inner / block_values(storage); ++b) {
           write_u16(bytes, at + b * block, float_to_half(normal(random)));
-          if (storage == Storage::kQ4_1) write_u16(bytes, at + b * block + 2, float_to_half(normal(random)));
+          if (has_minimum(storage)) write_u16(bytes, at + b * block + 2, float_to_half(normal(random)));
         }
         continue;
       }
@@ -180,13 +207,15 @@ struct Element {
 
 bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-// How far a value may move: half a step of the layout for its group, and the rounding of a float16 minimum.
-float tolerance(Layout layout, const std::vector<float>& row, std::size_t k) {
+// How far a value may move: half a step of the layout for its group, and the rounding of a float16 minimum. A value of Q4_K in kInt4 is the
+// sum of two numbers that were rounded to float16, together at most three times as large as the largest value.
+float tolerance(Storage storage, Layout layout, const std::vector<float>& row, std::size_t k) {
   if (layout == Layout::kBf16) return std::fabs(row[k]) / 256.0f;
   const auto begin = row.begin() + static_cast<std::ptrdiff_t>(k / 32 * 32);
   const auto end = row.begin() + static_cast<std::ptrdiff_t>(std::min(k / 32 * 32 + 32, row.size()));
   const auto [low, high] = std::minmax_element(begin, end);
   const float largest = std::max(std::fabs(*low), std::fabs(*high));
+  if (storage == Storage::kQ4_K && layout == Layout::kInt4) return 3.0f * largest / 2048.0f + 0x1p-20f;
   return (layout == Layout::kInt8 ? largest / 254.0f : (*high - *low) / 30.0f) + largest / 1000.0f;
 }
 
@@ -199,7 +228,7 @@ void check_packed(const Checkpoint& from, const Packed& packed) {
     const std::vector<float> values = packed.row(r);
     for (std::size_t k = 0; k < expected.size(); ++k) {
       CHECK(same(values[k], Element(packed, r, k).value(layout)));
-      CHECK(exact ? same(values[k], expected[k]) : std::fabs(values[k] - expected[k]) <= tolerance(layout, expected, k));
+      CHECK(exact ? same(values[k], expected[k]) : std::fabs(values[k] - expected[k]) <= tolerance(from.linear.storage, layout, expected, k));
       changed += same(values[k], expected[k]) ? 0 : 1;
     }
   }
@@ -227,7 +256,7 @@ void every_storage_layout_and_shape() {
   for (const Storage storage : kStorages) {
     for (const Layout layout : kLayouts) {
       for (const std::size_t outputs : {1, 15, 16, 17, 100}) {
-        for (const std::size_t inner : {32, 64, 576, 1, 33, 95}) {
+        for (const std::size_t inner : {32, 64, 576, 1, 33, 95, 256, 768}) {
           if (row_bytes(storage, inner) == 0) continue;
           Checkpoint from(storage, outputs, inner, random);
           const Packed packed(from, layout);
@@ -249,7 +278,7 @@ void every_storage_layout_and_shape() {
 void every_scale() {
   std::mt19937 random(9);
   for (const Storage storage : kStorages) {
-    if (!is_block(storage)) continue;
+    if (!is_block(storage) || block_values(storage) != 32) continue;
     Checkpoint from(storage, 4096, 512, random);
     const std::size_t block = row_bytes(storage, 32);
     std::uint32_t scale = 0;
@@ -257,7 +286,7 @@ void every_scale() {
       for (std::size_t b = 0; b < 16; ++b, ++scale) {
         const std::size_t at = from.start + r * from.linear.stride + b * block;
         write_u16(from.bytes, at, static_cast<std::uint16_t>(scale));
-        if (storage == Storage::kQ4_1) write_u16(from.bytes, at + 2, static_cast<std::uint16_t>(random()));
+        if (has_minimum(storage)) write_u16(from.bytes, at + 2, static_cast<std::uint16_t>(random()));
         if (storage == Storage::kQ8_0) from.bytes[at + 2] = 0x80;
       }
     }
@@ -285,6 +314,51 @@ void every_scale() {
   write_u16(from.bytes, from.start, float_to_half(60000.0f));
   CHECK(Packed(from, Layout::kInt4).stats.changed > 0);
   CHECK(Packed(from, Layout::kInt8).stats.changed == 0);
+}
+
+// Q4_K in kInt4 with scales of all sizes, as hostile files hold them: a value moves by no more than the rounding of its scale and minimum to
+// float16, and what a float16 can't hold is brought as near as can be.
+void scales_of_q4_k() {
+  std::mt19937 random(11);
+  constexpr std::size_t kRows = 1024;
+  Checkpoint from(Storage::kQ4_K, kRows, 2048, random);
+  std::uint32_t scale = 0;
+  for (std::size_t r = 0; r < kRows; ++r) {
+    for (std::size_t b = 0; b < 8; ++b, scale += 8) {
+      const std::size_t at = from.start + r * from.linear.stride + b * 144;
+      write_u16(from.bytes, at, static_cast<std::uint16_t>(scale + random() % 8));
+      write_u16(from.bytes, at + 2, static_cast<std::uint16_t>(random()));
+    }
+  }
+  const Packed packed(from, Layout::kInt4);
+  std::size_t changed = 0;
+  std::size_t too_large = 0;
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const std::vector<float> expected = from.row(r);
+    const std::vector<float> values = packed.row(r);
+    for (std::size_t k = 0; k < 2048; ++k) {
+      changed += same(expected[k], values[k]) ? 0 : 1;
+      const std::size_t block = from.start + r * from.linear.stride + k / 256 * 144;
+      if (!std::isfinite(read_half(from.bytes, block)) || !std::isfinite(read_half(from.bytes, block + 2))) {
+        CHECK(std::isnan(values[k]) || !std::isfinite(expected[k]) || same(expected[k], values[k]));
+        continue;
+      }
+      CHECK(std::isfinite(values[k]));
+      const Element element(packed, r, k);
+      const float size = std::fabs(half_to_float(element.scale)) * static_cast<float>(element.q) + std::fabs(half_to_float(element.minimum));
+      const auto begin = expected.begin() + static_cast<std::ptrdiff_t>(k / 32 * 32);
+      const auto [low, high] = std::minmax_element(begin, begin + 32);
+      const float largest = std::max(std::fabs(*low), std::fabs(*high));
+      // What is too large for a float16 shows in the largest value, unless scale and minimum cancel each other.
+      if (largest > 65504.0f || size > 65504.0f) {
+        ++too_large;
+        continue;
+      }
+      CHECK(std::fabs(values[k] - expected[k]) <= std::max(size / 2000.0f + 0x1p-20f, (*high - *low) / 29.0f));
+    }
+  }
+  CHECK(packed.stats.changed == changed);
+  CHECK(too_large > 0 && changed > 0);
 }
 
 void rounding_to_bf16() {
@@ -336,10 +410,11 @@ void sizes_and_natural_layouts() {
   CHECK(row_bytes(Storage::kF32, 33) == 132 && row_bytes(Storage::kF16, 33) == 66 && row_bytes(Storage::kBf16, 1) == 2);
   CHECK(row_bytes(Storage::kQ8_0, 64) == 68 && row_bytes(Storage::kQ5_0, 64) == 44);
   CHECK(row_bytes(Storage::kQ4_0, 64) == 36 && row_bytes(Storage::kQ4_1, 64) == 40);
-  CHECK(row_bytes(Storage::kQ8_0, 33) == 0 && row_bytes(Storage::kQ4_1, 1) == 0);
+  CHECK(row_bytes(Storage::kIq4Nl, 64) == 36 && row_bytes(Storage::kQ4_K, 512) == 288);
+  CHECK(row_bytes(Storage::kQ4_K, 32) == 0 && row_bytes(Storage::kQ4_K, 288) == 0 && row_bytes(Storage::kQ8_0, 33) == 0 && row_bytes(Storage::kQ4_1, 1) == 0);
   for (const Storage storage : kStorages) {
     const Layout layout = natural_layout(storage);
-    CHECK(keeps_everything(storage, layout) || (!is_block(storage) && layout == Layout::kBf16));
+    CHECK(keeps_everything(storage, layout) || (storage == Storage::kQ4_K && layout == Layout::kInt4) || (!is_block(storage) && layout == Layout::kBf16));
   }
 }
 
@@ -349,6 +424,7 @@ int main() {
   sizes_and_natural_layouts();
   every_storage_layout_and_shape();
   every_scale();
+  scales_of_q4_k();
   rounding_to_bf16();
   quantizing_extremes();
   return octavo::test::report("pack");

@@ -6,6 +6,7 @@ a rounding further on.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from octavo.quantization.tensor import CheckpointTensor
 Array = np.ndarray[Any, Any]
 PARTITION = 256
 FLOAT_KINDS = ("F32", "F16", "BF16")
-LOSSLESS = ("BF16", "Q8_0", "Q5_0", "Q4_0", "Q4_1")
+LOSSLESS = ("BF16", "Q8_0", "Q5_0", "Q4_0", "Q4_1", "IQ4_NL")
 LOG2_E = np.float32(1.44269504088896340736)
 
 
@@ -47,12 +48,28 @@ def packed(tensor: CheckpointTensor) -> Array:
         return bf16(values)
     if tensor.kind in LOSSLESS:
         return values
+    if tensor.kind == "Q4_K":
+        return q4_k_in_float16(tensor)
     groups = values.reshape(len(values), -1, 32)
     most = np.abs(groups).max(axis=2, keepdims=True)
     scale = (most / np.float32(127)).astype(np.float16)
     scale = np.where(most > scale.astype(np.float32) * np.float32(127.5), np.nextafter(scale, np.float16(np.inf)), scale).astype(np.float32)
     steps = np.divide(groups, scale, out=np.zeros_like(groups), where=scale > 0)
     return (np.clip(np.rint(steps), -127, 127) * scale).reshape(values.shape)
+
+
+def q4_k_in_float16(tensor: CheckpointTensor) -> Array:
+    """A Q4_K whose scales and minima are rounded to float16: the values at q = 0 and q = 15 tell them."""
+    ends = []
+    for nibbles in (0, 255):
+        blocks = tensor.data.reshape(-1, 144).copy()
+        blocks[:, 16:] = nibbles
+        ends.append(decode(replace(tensor, data=blocks.reshape(tensor.data.shape))).astype(np.float64).reshape(-1, 32)[:, :1])
+    exact = decode(tensor).astype(np.float64).reshape(-1, 32)
+    step = (ends[1] - ends[0]) / 15
+    q = np.rint(np.divide(exact - ends[0], step, out=np.zeros_like(exact), where=step != 0))
+    scale, minimum = step.astype(np.float32).astype(np.float16), ends[0].astype(np.float16)
+    return (scale.astype(np.float32) * q.astype(np.float32) + minimum.astype(np.float32)).reshape(tensor.shape)
 
 
 class Emulation:

@@ -16,7 +16,7 @@ from octavo.graph.graph import CacheLayer, Graph, RopeSpec
 from octavo.quantization.tensor import CheckpointTensor
 
 Array = np.ndarray[Any, Any]
-BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q8_0": 34}
+BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q8_0": 34, "IQ4_NL": 18}
 
 
 def halves(made: np.random.Generator, low: float, high: float, shape: tuple[int, ...]) -> Array:
@@ -37,9 +37,14 @@ def random_tensor(name: str, kind: str, outputs: int, inner: int, made: np.rando
             blocks[..., 192:208] = made.integers(-64, 64, (outputs, inner // 256, 16)).astype(np.int8).view(np.uint8)
             blocks[..., 208:] = halves(made, size / 1000, size / 500, (outputs, inner // 256, 1))
             data = blocks.reshape(outputs, -1)
+        case "Q4_K":
+            blocks = made.integers(0, 256, (outputs, inner // 256, 144), np.uint8)
+            blocks[..., :2] = halves(made, size / 300, size / 150, (outputs, inner // 256, 1))
+            blocks[..., 2:4] = halves(made, size / 40, size / 20, (outputs, inner // 256, 1))
+            data = blocks.reshape(outputs, -1)
         case _:
             blocks = made.integers(0, 256, (outputs, inner // 32, BLOCK_BYTES[kind]), np.uint8)
-            steps = {"Q8_0": 74, "Q5_0": 9}.get(kind, 4.6)  # the standard deviation of q
+            steps = {"Q8_0": 74, "Q5_0": 9, "IQ4_NL": 68}.get(kind, 4.6)  # the standard deviation of q
             blocks[..., :2] = halves(made, 0.5 * size / steps, 1.5 * size / steps, (outputs, inner // 32, 1))
             if kind == "Q4_1":
                 blocks[..., 2:4] = halves(made, -11 * size / steps, -4 * size / steps, (outputs, inner // 32, 1))

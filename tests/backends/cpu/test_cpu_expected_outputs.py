@@ -47,6 +47,8 @@ MODELS = {
     "Q8_0": ("gguf-tiny-llama/tiny-llama-Q8_0.gguf", "gguf-tiny-llama/expected-Q8_0.json", INT8),
     "Q4_0": ("gguf-tiny-llama/tiny-llama-Q4_0.gguf", "gguf-tiny-llama/expected-Q4_0.json", INT8),
     "Q4_1": ("gguf-tiny-llama/tiny-llama-Q4_1.gguf", "gguf-tiny-llama/expected-Q4_1.json", INT8),
+    "Q4_K_M": ("gguf-tiny-llama/tiny-llama-Q4_K_M.gguf", "gguf-tiny-llama/expected-Q4_K_M.json", INT8),
+    "IQ4_NL": ("gguf-tiny-llama/tiny-llama-IQ4_NL.gguf", "gguf-tiny-llama/expected-IQ4_NL.json", INT8),
 }
 
 

@@ -23,6 +23,8 @@ CONFIGS = {
     "Q4_1": Config("Q4_1", 128, heads=8, kv_heads=2, head_dim=32, intermediate=160, vocabulary=130),
     "Q5_0": Config("Q5_0", 160, heads=2, kv_heads=2, head_dim=128, intermediate=96, bias=True),
     "Q8_0": Config("Q8_0", 96, heads=7, kv_heads=1, head_dim=64, intermediate=64, window=20),
+    "Q4_K": Config("Q4_K", 256, heads=4, kv_heads=2, head_dim=64, intermediate=256, vocabulary=80),
+    "IQ4_NL": Config("IQ4_NL", 64, heads=4, kv_heads=2, head_dim=16, intermediate=96, vocabulary=80),
     "Q6_K": Config("Q6_K", 256, heads=4, kv_heads=2, head_dim=64, intermediate=256, vocabulary=80),
     "BF16": Config("BF16", 72, heads=3, kv_heads=1, head_dim=24, intermediate=56, bias=True),
     "F16": Config("F16", 64, heads=9, kv_heads=1, head_dim=80, intermediate=40),

@@ -16,7 +16,7 @@ from octavo.quantization.tensor import CheckpointTensor
 native = pytest.importorskip("octavo._native", reason="Octavo was installed without a C++ compiler")
 
 Array = np.ndarray[Any, Any]
-KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q6_K", "BF16", "F16", "F32"]
+KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "IQ4_NL", "Q4_K", "Q6_K", "BF16", "F16", "F32"]
 NOTHING = np.empty(0, np.int64)
 
 pytestmark = pytest.mark.parametrize("isa", native.available_isas())
@@ -108,13 +108,28 @@ def test_products_of_many_rows(isa: str) -> None:
         assert np.array_equal(product.rows(tokens), alone[tokens])
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "BF16"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q8_0", "IQ4_NL", "BF16"])
 def test_rows_of_the_identity_give_back_the_weights(isa: str, kind: str) -> None:
     made = np.random.default_rng(1)
     weight = random_tensor("w", kind, 64, 64, made)
     product = Product(np.eye(64, dtype=np.float32), weight, isa)
     assert product.changed == 0
     np.testing.assert_allclose(product.rows(np.arange(64)).T, decode(weight), rtol=3e-7, atol=1e-7 * np.abs(decode(weight)).max())
+
+
+def test_q4_k_is_nearer_in_4_bits_than_in_8(isa: str) -> None:
+    """Its scales and minima are rounded to float16, which moves a value less than half a step of 8 bits would."""
+    made = np.random.default_rng(4)
+    weight = random_tensor("w", "Q4_K", 256, 256, made)
+    product = Product(np.eye(256, dtype=np.float32), weight, isa)
+    assert packable(weight).layout is Layout.INT4
+    assert product.changed > 0
+    values = decode(weight).astype(np.float64)
+    error = product.rows(np.arange(256)).T - values
+    most = np.abs(values).reshape(256, -1, 32).max(axis=2, keepdims=True)
+    in_8_bits = np.rint(values.reshape(most.shape[0], -1, 32) / (most / 127)) * (most / 127) - values.reshape(most.shape[0], -1, 32)
+    assert np.sqrt(np.mean(error**2)) < 0.25 * np.sqrt(np.mean(in_8_bits**2))
+    assert np.all(np.abs(error).reshape(in_8_bits.shape) <= 3 * most / 2048)
 
 
 def test_a_kind_without_a_layout_is_rounded_to_half_a_step(isa: str) -> None:

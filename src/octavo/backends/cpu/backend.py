@@ -36,4 +36,4 @@ class CpuBackend:
             raise ConfigError(f"threads: {self._threads} could not be started: {error}", param="threads") from None
         lowering = Lowering(graph, native, weights, on_progress)
         lowering.run()
-        return CpuProgram(native, [f"rounded at load: {count} of the tensors ({label})" for label, count in lowering.rounded.items()])
+        return CpuProgram(native, lowering.notes)

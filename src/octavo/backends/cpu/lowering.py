@@ -47,7 +47,13 @@ class Lowering:
         self._packed: dict[str, PackedWeight] = {}
         self._vectors: dict[str, int] = {}
         self._ropes: dict[RopeSpec, int] = {}
-        self.rounded: dict[str, int] = {}
+        self._rounded: dict[tuple[str, Layout], int] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """One sentence on the weights that the packed layouts don't hold exactly, if there are any."""
+        parts = [f"{count} of {kind} ({layout.rounding_of(kind)})" for (kind, layout), count in self._rounded.items()]
+        return [f"matrices rounded at load: {', '.join(parts)} (--backend reference rounds nothing, and is slow)"] if parts else []
 
     def run(self) -> None:
         """Lowers every operation. Raises UnsupportedModelError for a shape of graph that the native program has no operation for."""
@@ -224,8 +230,8 @@ class Lowering:
         ready = packable(tensor)
         changed = self._native.fill(index, ready.storage, ready.data, np.empty(0, np.int64))
         if changed or tensor.kind not in LAYOUTS:
-            label = f"{tensor.kind} as {ready.layout.name.lower()}"
-            self.rounded[label] = self.rounded.get(label, 0) + 1
+            key = (tensor.kind, ready.layout)
+            self._rounded[key] = self._rounded.get(key, 0) + 1
         self._packed[name] = PackedWeight(index, ready.layout)
         self._on_progress(tensor.nbytes)
 

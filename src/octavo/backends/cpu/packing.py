@@ -24,6 +24,12 @@ class Layout(IntEnum):
         """Whether it multiplies 8-bit activations, and not bfloat16 ones."""
         return self is not Layout.BF16
 
+    def rounding_of(self, kind: str) -> str:
+        """What it rounds of a tensor of that kind, for people."""
+        if self is Layout.BF16:
+            return "to bfloat16"
+        return "scales to float16" if LAYOUTS.get(kind) is Layout.INT4 else "to 8 bits"
+
 
 class Storage(IntEnum):
     """How the bytes that are packed are stored."""
@@ -35,9 +41,11 @@ class Storage(IntEnum):
     Q5_0 = 4
     Q4_0 = 5
     Q4_1 = 6
+    IQ4_NL = 7
+    Q4_K = 8
 
 
-# The layout that holds each kind without loss; F16 and F32 are rounded to bfloat16.
+# The layout that holds each kind without loss, or nearly: F16 and F32 are rounded to bfloat16, Q4_K's scales and minima to float16.
 LAYOUTS = {
     "F32": Layout.BF16,
     "F16": Layout.BF16,
@@ -46,6 +54,8 @@ LAYOUTS = {
     "Q5_0": Layout.INT8,
     "Q4_0": Layout.INT4,
     "Q4_1": Layout.INT4,
+    "IQ4_NL": Layout.INT8,
+    "Q4_K": Layout.INT4,
 }
 
 
