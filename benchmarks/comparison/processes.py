@@ -12,9 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 STOP_SECONDS = 15.0
+# Intel's OpenMP names shared memory by the process's id, and leaves it there when the process is killed, as vLLM kills its own.
+SHARED_MEMORY = Path("/dev/shm")
+OPENMP_MARK = "__KMP_REGISTERED_LIB_"
 _LONGEST_SAID = 300
 _PR_SET_PDEATHSIG = 1
 
@@ -42,6 +46,7 @@ class Child:
             given = stack.enter_context(tempfile.TemporaryFile("w+"))
             given.write(self._stdin)
             given.seek(0)
+            self._marks_before = _openmp_marks()
             self.started = time.perf_counter()
             self.process = subprocess.Popen(
                 self._command,
@@ -65,6 +70,9 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        for mark in _openmp_marks() - self._marks_before:
+            if not Path(f"/proc/{mark.name.removeprefix(OPENMP_MARK).partition('_')[0]}").exists():
+                mark.unlink(missing_ok=True)
         self._files.close()
 
     def said(self) -> str:
@@ -111,6 +119,10 @@ def json_lines(text: str) -> list[dict[str, Any]]:
             if isinstance(value, dict):
                 found.append(value)
     return found
+
+
+def _openmp_marks() -> set[Path]:
+    return set(SHARED_MEMORY.glob(f"{OPENMP_MARK}*"))
 
 
 def _ended(status: int) -> str:

@@ -59,9 +59,8 @@ class Running:
 
 def serve_command(server: Server, python: Path, model: Path, port: int) -> list[str]:
     """What starts it."""
-    head = [sys.executable, "-m", "octavo"] if not server.environment else [str(python.with_name("vllm"))]
     address = ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(MAX_MODEL_LEN)]
-    return [*head, "serve", str(model), *server.arguments, *address]
+    return [str(python), "-m", *server.command, str(model), *server.arguments, *address]
 
 
 @contextmanager

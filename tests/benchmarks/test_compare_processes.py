@@ -1,5 +1,6 @@
 """Children of the comparison: their output, their failures, and that none is left."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from comparison import processes
-from comparison.processes import RunError, json_lines, run
+from comparison.processes import OPENMP_MARK, RunError, json_lines, run
 
 
 def python(code: str) -> list[str]:
@@ -66,6 +67,19 @@ def test_children_of_one_that_ended_well_are_ended_too():
     while alive(pid) and time.perf_counter() < end:
         time.sleep(0.02)
     assert not alive(pid)
+
+
+def test_shared_memory_of_killed_processes_goes_and_that_of_others_stays(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "SHARED_MEMORY", tmp_path)
+    before, living = tmp_path / f"{OPENMP_MARK}4000000_0", tmp_path / f"{OPENMP_MARK}{os.getpid()}_0"
+    before.touch()
+    code = (
+        f"import os, pathlib, sys; folder = pathlib.Path({str(tmp_path)!r})\n"
+        f"for pid in (os.getpid(), {os.getpid()}): (folder / f'{OPENMP_MARK}{{pid}}_0').touch()\n"
+        "print(os.getpid())"
+    )
+    run(python(code), {}, 30)
+    assert set(tmp_path.iterdir()) == {before, living}
 
 
 def test_only_whole_objects_are_read():

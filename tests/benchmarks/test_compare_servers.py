@@ -12,7 +12,7 @@ from comparison.contenders import SERVERS, Server
 from comparison.measuring import measure_server
 from comparison.servers import LoadSpec, serve_command
 
-SERVER = Server("peer", "peer", "", (), start_seconds=20.0)
+SERVER = Server("peer", "peer", "", ("peer", "serve"), (), start_seconds=20.0)
 # The server of tests/bench/fake_openai.py, on a port that it is given.
 SCRIPT = """
 import socket, sys
@@ -73,12 +73,12 @@ def test_loads_are_told_to_octavo_bench_serve():
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.key)
 def test_servers_keep_no_prefixes_and_listen_here_only(server):
-    command = serve_command(server, Path("/envs/vllm-cpu/bin/python"), Path("/models/m"), 8123)
+    command = serve_command(server, Path("/envs/peer/bin/python"), Path("/models/m"), 8123)
+    assert command[:2] == ["/envs/peer/bin/python", "-m"]
+    assert command[2 : command.index("/models/m")] == list(server.command)
     assert "--no-enable-prefix-caching" in command
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[command.index("--port") + 1] == "8123"
-    assert command[command.index("serve") + 1] == "/models/m"
-    assert command[0] == ("/envs/vllm-cpu/bin/vllm" if server.environment else sys.executable)
 
 
 def test_a_load_with_failures_is_no_figure(monkeypatch):
