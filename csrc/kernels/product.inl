@@ -186,6 +186,13 @@ OCTAVO_INLINE void store_panel(float* target, const Floats* parts, std::size_t o
 
 template <Layout Packed, int Rows, int Panels>
 static void multiply_tile(const TileOf& tile, Store how, float* y, std::size_t stride) {
+  if constexpr (Panels > 1) {
+    // Many rows of results are seldom in the nearest cache, where one store after another would wait for its line.
+    for (std::size_t r = 0; r < Rows; ++r) {
+#pragma GCC unroll 2
+      for (std::size_t p = 0; p < Panels; ++p) __builtin_prefetch(y + r * stride + p * kPanel, 1, 3);
+    }
+  }
   Sums<Rows, Panels> sums = {};
   if constexpr (Packed == Layout::kBf16) {
     tile_bf16<Rows, Panels>(tile, sums);
