@@ -1,9 +1,64 @@
 // Operations on one row.
 
+#if defined(__AVX512F__)
+
+// Folds the lanes of four vectors, each to one number: lane 4 · g is that of vector g, and so are the three that follow.
+template <typename Fold>
+OCTAVO_INLINE __m512i fold_four(const __m512i (&x)[4], Fold&& fold) {
+  const __m512i first = fold(_mm512_shuffle_i32x4(x[0], x[1], 0x44), _mm512_shuffle_i32x4(x[0], x[1], 0xee));
+  const __m512i second = fold(_mm512_shuffle_i32x4(x[2], x[3], 0x44), _mm512_shuffle_i32x4(x[2], x[3], 0xee));
+  const __m512i four = fold(_mm512_shuffle_i32x4(first, second, 0x88), _mm512_shuffle_i32x4(first, second, 0xdd));
+  const __m512i two = fold(four, _mm512_shuffle_epi32(four, _MM_PERM_BADC));
+  return fold(two, _mm512_shuffle_epi32(two, _MM_PERM_CDAB));
+}
+
+// Four groups at a time, with the same bits as one at a time.
+OCTAVO_INLINE void quantize_four(const float* x, std::int8_t* values, float* scales, float* sums, std::int32_t* offsets) {
+  const __m512i each = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+  const auto magnitude = [](const float* from) { return _mm512_and_si512(_mm512_loadu_si512(from), _mm512_set1_epi32(0x7fffffff)); };
+  __m512i peaks[4], totals[4];
+#pragma GCC unroll 4
+  for (int g = 0; g < 4; ++g) peaks[g] = _mm512_max_epi32(magnitude(x + g * kGroup), magnitude(x + g * kGroup + 16));
+  // As whole numbers the bits of magnitudes are in their order, with infinity and NaN above all others.
+  const __m128i most_bits = _mm512_castsi512_si128(_mm512_permutexvar_epi32(each, fold_four(peaks, [](__m512i a, __m512i b) { return _mm512_max_epi32(a, b); })));
+  const __m128 most = _mm_castsi128_ps(most_bits), step = _mm_set1_ps(127.0f);
+  const __m128i bad = _mm_cmpgt_epi32(most_bits, _mm_set1_epi32(0x7f7fffff));
+  const __m128 scale = _mm_or_ps(_mm_div_ps(most, step), _mm_and_ps(_mm_castsi128_ps(bad), _mm_set1_ps(__builtin_nanf(""))));
+  const __m128 usable = _mm_andnot_ps(_mm_castsi128_ps(bad), _mm_cmp_ps(most, _mm_set1_ps(0x1p-120f), _CMP_GT_OQ));
+  const __m512 inverses = _mm512_castps128_ps512(_mm_and_ps(_mm_div_ps(step, most), usable)), magic = _mm512_set1_ps(12582912.0f);
+  const __m512i finite = _mm512_castsi128_si512(_mm_andnot_si128(bad, _mm_set1_epi32(-1)));
+#pragma GCC unroll 4
+  for (int g = 0; g < 4; ++g) {
+    const __m512i own = _mm512_set1_epi32(g), mask = _mm512_permutexvar_epi32(own, finite);
+    const __m512 inverse = _mm512_permutexvar_ps(own, inverses);
+    __m512i q[2];
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const __m512 value = _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(x + g * kGroup + v * 16), mask));
+      q[v] = _mm512_sub_epi32(_mm512_castps_si512(_mm512_add_ps(_mm512_mul_ps(value, inverse), magic)), _mm512_castps_si512(magic));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(values + g * kGroup + v * 16), _mm512_cvtepi32_epi8(q[v]));
+    }
+    totals[g] = _mm512_add_epi32(q[0], q[1]);
+  }
+  const __m512i folded = fold_four(totals, [](__m512i a, __m512i b) { return _mm512_add_epi32(a, b); });
+  const __m128i sum = _mm512_castsi512_si128(_mm512_permutexvar_epi32(each, folded));
+  _mm_storeu_ps(scales, scale);
+  _mm_storeu_ps(sums, _mm_mul_ps(scale, _mm_cvtepi32_ps(sum)));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(offsets), _mm_slli_epi32(_mm_sub_epi32(_mm_setzero_si128(), sum), 7));
+}
+
+#endif
+
 static void quantize_row(const float* x, std::size_t inner, std::int8_t* values, float* scales, float* sums,
                          std::int32_t* offsets) {
   constexpr int kGroupVectors = kGroup / kLanes;
-  for (std::size_t group = 0; group < groups(inner); ++group) {
+  std::size_t group = 0;
+#if defined(__AVX512F__)
+  for (; (group + 4) * kGroup <= inner; group += 4) {
+    quantize_four(x + group * kGroup, values + group * kGroup, scales + group, sums + group, offsets + group);
+  }
+#endif
+  for (; group < groups(inner); ++group) {
     const float* source = x + group * kGroup;
     float padded[kGroup];
     if (group * kGroup + kGroup > inner) {

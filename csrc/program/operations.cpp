@@ -16,6 +16,9 @@ constexpr std::size_t kRowBlock = 120;
 // Rows whose gates and ups are held while they are combined: both should stay in the first-level cache.
 constexpr std::size_t kGatedRows = 48;
 
+// Groups of what comes out that are converted together: kernels take four at a time.
+constexpr std::size_t kGatedGroups = 4;
+
 std::size_t blocks(std::size_t rows, std::size_t block) { return (rows + block - 1) / block; }
 
 // Chunks small enough to even out the threads, large enough that taking them costs nothing.
@@ -154,28 +157,34 @@ void Program::run_op(const GatedOp& op, Member& member, const StepInputs& step) 
   const Linear& gate = linears_[op.gate];
   const Linear& up = linears_[op.up];
   AlignedBytes& memory = scratch_[static_cast<std::size_t>(member.index())].floats;
-  memory.reserve(2 * kGatedRows * kGroup * sizeof(float));
+  memory.reserve((2 + kGatedGroups) * kGatedRows * kGroup * sizeof(float));
   auto* gates = reinterpret_cast<float*>(memory.data());
-  float* ups = gates + kGatedRows * kGroup;
+  float *ups = gates + kGatedRows * kGroup, *combined = ups + kGatedRows * kGroup;
   const std::size_t row_blocks = blocks(rows, kGatedRows);
   // A unit is one group of 32 outputs, a pair of panels, so that it can be converted where it is made.
   member.share_regions(
       [&](std::size_t region) { return pairs(gate.panel_count(region)) * row_blocks; },
-      [&](std::size_t region) { return pairs_chunk(pairs(gate.panel_count(region)), rows); },
+      [&](std::size_t region) { return blocks(pairs_chunk(pairs(gate.panel_count(region)), rows), kGatedGroups) * kGatedGroups; },
       [&](std::size_t region, std::size_t begin, std::size_t end) {
         const PackedLinear& own_gate = gate.regions[region];
         const PackedLinear& own_up = up.regions[region];
         const std::size_t panel_count = gate.panel_count(region), total = pairs(panel_count);
-        for (std::size_t unit = begin; unit < end; ++unit) {
-          const std::size_t panel = 2 * (unit % total), panel_end = std::min(panel_count, panel + 2);
-          const std::size_t first = unit / total * kGatedRows, count = std::min(kGatedRows, rows - first);
-          const std::size_t width = std::min<std::size_t>(kGroup, own_gate.outputs - panel * kPanel);
-          kernels_.product(own_gate, source, first, first + count, panel, panel_end, Store::kAssign, gates, kGroup);
-          kernels_.product(own_up, source, first, first + count, panel, panel_end, Store::kAssign, ups, kGroup);
+        while (begin < end) {
+          const std::size_t unit = begin % total, units = std::min({kGatedGroups, end - begin, total - unit});
+          const std::size_t first = begin / total * kGatedRows, count = std::min(kGatedRows, rows - first);
+          begin += units;
+          std::size_t width = 0;
+          for (std::size_t panel = 2 * unit; panel < 2 * (unit + units); panel += 2) {
+            const std::size_t panel_end = std::min(panel_count, panel + 2), own = std::min<std::size_t>(kGroup, own_gate.outputs - panel * kPanel);
+            kernels_.product(own_gate, source, first, first + count, panel, panel_end, Store::kAssign, gates, kGroup);
+            kernels_.product(own_up, source, first, first + count, panel, panel_end, Store::kAssign, ups, kGroup);
+            for (std::size_t row = 0; row < count; ++row) {
+              kernels_.silu_mul(gates + row * kGroup, ups + row * kGroup, own, combined + row * kGatedGroups * kGroup + width);
+            }
+            width += own;
+          }
           for (std::size_t row = 0; row < count; ++row) {
-            float* own = gates + row * kGroup;
-            kernels_.silu_mul(own, ups + row * kGroup, width, own);
-            target.put(kernels_, own, width, first + row, (gate.first[region] + panel) / 2);
+            target.put(kernels_, combined + row * kGatedGroups * kGroup, width, first + row, gate.first[region] / 2 + unit);
           }
         }
       });
