@@ -2,24 +2,37 @@
 
 // e^x for x of at most 0, to about one unit in the last place, after Cephes (Moshier 1992); e^0 is exactly 1, and 0 below the smallest
 // normal number. ln 2 is taken away in two parts, of which the first has few enough bits for an exact product also where nothing fuses.
-OCTAVO_INLINE Floats exp_negative(Floats x) {
-  const Floats low = splat(-87.0f);
-  const Floats bounded = x < low ? low : x;
-  const Floats magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to a whole number, in the low bits
-  const Floats shifted = fma(bounded, splat(1.44269504088896341f), magic);
-  const Floats whole = shifted - magic;
-  Floats part = fma(whole, splat(-0.693359375f), bounded);
-  part = fma(whole, splat(2.12194440e-4f), part);
-  Floats y = splat(1.9875691500e-4f);
-  y = fma(y, part, splat(1.3981999507e-3f));
-  y = fma(y, part, splat(8.3334519073e-3f));
-  y = fma(y, part, splat(4.1665795894e-2f));
-  y = fma(y, part, splat(1.6666665459e-1f));
-  y = fma(y, part, splat(5.0000001201e-1f));
-  y = fma(y, part * part, part) + 1.0f;
-  const Floats power = (Floats)(((Ints)shifted - (Ints)magic + 127) << 23);
-  return x < low ? Floats{} : y * power;
+//
+// Of several vectors at once, step by step: one alone would wait for itself, and the machine does not look far enough ahead for the next.
+template <std::size_t Count>
+OCTAVO_INLINE void exp_negative(Floats (&x)[Count]) {
+  const Floats low = splat(-87.0f), magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to a whole number, in the low bits
+  constexpr float kFactors[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+  Floats part[Count], y[Count];
+  Ints power[Count];
+#pragma GCC unroll 8
+  for (std::size_t i = 0; i < Count; ++i) {
+    const Floats bounded = x[i] < low ? low : x[i];
+    const Floats shifted = fma(bounded, splat(1.44269504088896341f), magic);
+    const Floats whole = shifted - magic;
+    part[i] = fma(whole, splat(2.12194440e-4f), fma(whole, splat(-0.693359375f), bounded));
+    power[i] = ((Ints)shifted - (Ints)magic + 127) << 23;
+    y[i] = splat(1.9875691500e-4f);
+  }
+#pragma GCC unroll 8
+  for (const float factor : kFactors) {
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < Count; ++i) y[i] = fma(y[i], part[i], splat(factor));
+  }
+#pragma GCC unroll 8
+  for (std::size_t i = 0; i < Count; ++i) {
+    y[i] = fma(y[i], part[i] * part[i], part[i]) + 1.0f;
+    x[i] = x[i] < low ? Floats{} : y[i] * (Floats)power[i];
+  }
 }
+
+// Vectors whose powers are taken at once: as registers allow.
+constexpr std::size_t kPowers = kLanes == 16 ? 4 : 2;
 
 using Doubles = double __attribute__((vector_size(4 * kLanes)));
 
@@ -101,12 +114,18 @@ static double weigh_row(const float* x, std::size_t count, float top, float temp
   for (std::size_t begin = 0; begin < count; begin += kSampleRun) {
     const float* run = run_at(x, count, begin, space);
     LaneSums mass;
-    for (std::size_t i = 0; i < kSampleRun; i += kLanes) {
-      const Floats ratio = exp_negative((load<Floats>(run + i) - top) / temperature);
-      const Floats scaled = (ratio < min_p ? Floats{} : ratio) * scale;
-      const Floats weight = scaled < whole ? (scaled + whole) - whole : scaled;
-      store(weights + begin + i, weight);
-      add_lanes(mass, weight);
+    for (std::size_t i = 0; i < kSampleRun; i += kPowers * kLanes) {
+      Floats ratios[kPowers];
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < kPowers; ++k) ratios[k] = (load<Floats>(run + i + k * kLanes) - top) / temperature;
+      exp_negative(ratios);
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < kPowers; ++k) {
+        const Floats scaled = (ratios[k] < min_p ? Floats{} : ratios[k]) * scale;
+        const Floats weight = scaled < whole ? (scaled + whole) - whole : scaled;
+        store(weights + begin + i + k * kLanes, weight);
+        add_lanes(mass, weight);
+      }
     }
     sums[begin / kSampleRun] = total_of(mass);
     total += sums[begin / kSampleRun];
@@ -119,7 +138,14 @@ static double exp_sum(const float* x, std::size_t count, float top) {
   LaneSums mass;
   for (std::size_t begin = 0; begin < count; begin += kSampleRun) {
     const float* run = run_at(x, count, begin, space);
-    for (std::size_t i = 0; i < kSampleRun; i += kLanes) add_lanes(mass, exp_negative(load<Floats>(run + i) - top));
+    for (std::size_t i = 0; i < kSampleRun; i += kPowers * kLanes) {
+      Floats powers[kPowers];
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < kPowers; ++k) powers[k] = load<Floats>(run + i + k * kLanes) - top;
+      exp_negative(powers);
+#pragma GCC unroll 8
+      for (std::size_t k = 0; k < kPowers; ++k) add_lanes(mass, powers[k]);
+    }
   }
   return total_of(mass);
 }
