@@ -60,7 +60,7 @@ class Server:
     arguments: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
-    start_seconds: float = 600.0
+    start_seconds: float = 900.0
 
 
 def _octavo(key: str, weights: str, bits: int, model: str) -> Contender:

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-STOP_SECONDS = 15.0
+STOP_SECONDS = 30.0
+# For what it started to end by itself: Python's resource tracker, for one, frees shared memory then.
+REST_SECONDS = 10.0
 # Intel's OpenMP names shared memory by the process's id, and leaves it there when the process is killed, as vLLM kills its own.
 SHARED_MEMORY = Path("/dev/shm")
 OPENMP_MARK = "__KMP_REGISTERED_LIB_"
@@ -66,14 +68,25 @@ class Child:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
+        self._wait_for_the_rest()
         # Whoever of the group is left: the process itself if it did not listen, and its children.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        self._wait_for_the_rest()
         for mark in _openmp_marks() - self._marks_before:
             if not Path(f"/proc/{mark.name.removeprefix(OPENMP_MARK).partition('_')[0]}").exists():
                 mark.unlink(missing_ok=True)
         self._files.close()
+
+    def _wait_for_the_rest(self) -> None:
+        end = time.perf_counter() + REST_SECONDS
+        while time.perf_counter() < end:
+            try:
+                os.killpg(self.process.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.02)
 
     def said(self) -> str:
         """Standard error so far."""

@@ -49,6 +49,7 @@ def test_a_command_that_is_not_there_is_a_sentence():
 
 def test_what_takes_too_long_is_ended_with_its_children(monkeypatch):
     monkeypatch.setattr(processes, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "REST_SECONDS", 0.5)
     code = (
         "import signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -60,13 +61,21 @@ def test_what_takes_too_long_is_ended_with_its_children(monkeypatch):
     assert not alive(int(caught.value.output))
 
 
-def test_children_of_one_that_ended_well_are_ended_too():
+def test_children_of_one_that_ended_well_are_ended_too(monkeypatch):
+    monkeypatch.setattr(processes, "REST_SECONDS", 0.5)
     code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
     pid = int(run(python(code), {}, 30))
     end = time.perf_counter() + 10
     while alive(pid) and time.perf_counter() < end:
         time.sleep(0.02)
     assert not alive(pid)
+
+
+def test_children_may_end_by_themselves(tmp_path):
+    mark = tmp_path / "ended"
+    child = f"import time; time.sleep(1); open({str(mark)!r}, 'w').close()"
+    run(python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])"), {}, 30)
+    assert mark.exists()
 
 
 def test_shared_memory_of_killed_processes_goes_and_that_of_others_stays(monkeypatch, tmp_path):
