@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 STOP_SECONDS = 30.0
-# For what it started to end by itself: Python's resource tracker, for one, frees shared memory then.
+# For what it started to end by itself. Python's resource tracker is the one that frees shared memory, once all who used it have ended.
 REST_SECONDS = 10.0
 # Intel's OpenMP names shared memory by the process's id, and leaves it there when the process is killed, as vLLM kills its own.
 SHARED_MEMORY = Path("/dev/shm")
@@ -69,11 +69,16 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
         self._wait_for_the_rest()
-        # Whoever of the group is left: the process itself if it did not listen, and its children.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        # Whoever of the group is left: the process itself if it did not listen, and its children. Trackers end with the last of the others.
+        for pid in _members(process.pid):
+            if b"resource_tracker" not in _command_of(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        process.kill()
         process.wait()
         self._wait_for_the_rest()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         for mark in _openmp_marks() - self._marks_before:
             if not Path(f"/proc/{mark.name.removeprefix(OPENMP_MARK).partition('_')[0]}").exists():
                 mark.unlink(missing_ok=True)
@@ -132,6 +137,23 @@ def json_lines(text: str) -> list[dict[str, Any]]:
             if isinstance(value, dict):
                 found.append(value)
     return found
+
+
+def _members(group: int) -> list[int]:
+    """The processes of a group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[2]) == group:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _openmp_marks() -> set[Path]:

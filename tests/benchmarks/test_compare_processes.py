@@ -71,6 +71,22 @@ def test_children_of_one_that_ended_well_are_ended_too(monkeypatch):
     assert not alive(pid)
 
 
+def test_shared_memory_of_what_takes_too_long_is_freed(monkeypatch):
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "REST_SECONDS", 3.0)
+    code = (
+        "import signal, time\n"
+        "from multiprocessing.shared_memory import SharedMemory\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print(SharedMemory(create=True, size=4096).name, flush=True); time.sleep(60)"
+    )
+    with pytest.raises(RunError) as caught:
+        run(python(code), {}, 2)
+    name = caught.value.output.strip()
+    assert name.startswith("psm_")
+    assert not Path("/dev/shm", name).exists()
+
+
 def test_children_may_end_by_themselves(tmp_path):
     mark = tmp_path / "ended"
     child = f"import time; time.sleep(1); open({str(mark)!r}, 'w').close()"
