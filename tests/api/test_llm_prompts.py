@@ -110,9 +110,13 @@ def test_parameters_of_another_type(llm: LLM, params: Any) -> None:
 @pytest.mark.parametrize(
     ("prompts", "words"),
     [
-        ({"prompt": "The cat"}, "dictionary is not supported"),
-        ([{"prompt": "The cat"}], "must be a string or a list of token ids"),
-        ([{"prompt_token_ids": [1]}], "must be a string or a list of token ids"),
+        ({"promt": "The cat"}, "'promt' is not a key of a prompt, which are prompt, prompt_token_ids, cache_salt"),
+        ({"prompt": "The cat", "multi_modal_data": {}}, "'multi_modal_data' is not a key of a prompt"),
+        ([{}], "needs prompt or prompt_token_ids"),
+        ({"cache_salt": "a"}, "needs prompt or prompt_token_ids"),
+        ({"prompt": [1, 2]}, "must be a string, not list, in a dictionary"),
+        ({"prompt_token_ids": "The cat"}, "must be a string or a list of token ids"),
+        ({"prompt_token_ids": []}, "empty"),
         (None, "must be strings or lists of token ids, not NoneType"),
         (7, "must be strings or lists of token ids, not int"),
         (b"The cat", "must be strings or lists of token ids, not bytes"),

@@ -165,7 +165,7 @@ def test_a_servers_arguments_give_the_same_configuration_again():
         config = EngineConfig(
             ModelConfig("m", "r", "d", 100, "vllm"),
             CacheConfig(32, 0.3, 1 << 20, 7, False),
-            SchedulerConfig(128, 4),
+            SchedulerConfig(128, 4, "priority"),
             BackendConfig("reference", 1, pinned),
             9,
         )

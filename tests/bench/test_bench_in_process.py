@@ -161,7 +161,7 @@ def test_every_engine_option_reaches_the_llm():
     config = EngineConfig(
         ModelConfig("m", "r", "d", 100, "vllm"),
         CacheConfig(32, 0.3, 1 << 20, 7, False),
-        SchedulerConfig(128, 4),
+        SchedulerConfig(128, 4, "priority"),
         BackendConfig("reference", 1, False),
         9,
     )
@@ -179,6 +179,7 @@ def test_every_engine_option_reaches_the_llm():
         "enable_prefix_caching": False,
         "max_num_batched_tokens": 128,
         "max_num_seqs": 4,
+        "scheduling_policy": "priority",
         "backend": "reference",
         "threads": 1,
         "pin_threads": False,

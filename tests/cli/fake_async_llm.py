@@ -38,7 +38,14 @@ class FakeAsyncLLM:
         return json.dumps(messages)
 
     async def generate(
-        self, prompt: str, sampling: SamplingParams, request_id: str, *, stream: bool = True, add_special_tokens: bool = True
+        self,
+        prompt: str,
+        sampling: SamplingParams,
+        request_id: str,
+        *,
+        stream: bool = True,
+        add_special_tokens: bool = True,
+        priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         assert stream
         chat = not add_special_tokens

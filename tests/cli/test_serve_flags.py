@@ -46,7 +46,7 @@ def test_every_flag_reaches_its_field(run):
     code, config, options = run(
         *["m", "--revision", "r", "--download-dir", "d", "--max-model-len", "99", "--generation-config", "vllm"],
         *["--block-size", "32", "--gpu-memory-utilization", "0.25", "--kv-cache-memory", "2GiB", "--num-gpu-blocks-override", "7"],
-        "--no-enable-prefix-caching",
+        *["--no-enable-prefix-caching", "--scheduling-policy", "priority"],
         *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "cpu", "--threads", "2", "--no-pin-threads", "--seed", "5"],
         *[
             "--host",
@@ -69,7 +69,7 @@ def test_every_flag_reaches_its_field(run):
     assert config == EngineConfig(
         model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm"),
         cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False),
-        scheduler=SchedulerConfig(64, 3),
+        scheduler=SchedulerConfig(64, 3, "priority"),
         backend=BackendConfig("cpu", 2, pin_threads=False),
         seed=5,
     )

@@ -70,6 +70,34 @@ def test_a_completion_moves_them(server: LiveServer, http: httpx.Client) -> None
     assert not {f'request_success_total{{finished_reason="{reason}"}}' for reason in ("stop", "abort", "error")} & changes.keys()
 
 
+def test_prompt_work_is_counted_in_tokens(server: LiveServer, http: httpx.Client) -> None:
+    """Sixteen requests with a beginning of 96 tokens, at once, then one of them again, and under a salt."""
+    before = server.metrics()
+    start = [5 + place % 400 for place in range(96)]
+    prompts = [[*start, 410 + index, 411 + index, 7] for index in range(16)]
+    body = {"max_tokens": 2, "temperature": 0, "ignore_eos": True}
+
+    def usage(prompt: list, **fields: object) -> dict:
+        reply = http.post("/v1/completions", json={"prompt": prompt, **body, **fields})
+        assert reply.status_code == 200, reply.text
+        return reply.json()["usage"]
+
+    together = usage(prompts)
+    assert together["prompt_tokens"] == 16 * 99
+    assert together["prompt_tokens_details"] == {"cached_tokens": 15 * 96}
+    assert usage(prompts[3])["prompt_tokens_details"] == {"cached_tokens": 96}
+    assert usage(start)["prompt_tokens_details"] == {"cached_tokens": 95}
+    assert usage(prompts[3], cache_salt="a")["prompt_tokens_details"] == {"cached_tokens": 0}
+    changes = moved(server, before)
+    cached = 15 * 96 + 96 + 95
+    assert changes["prefix_cache_queries_total"] == 16 * 99 + 99 + 96 + 99
+    assert changes["prefix_cache_hits_total"] == changes["prompt_tokens_cached_total"] == cached
+    assert changes['prompt_tokens_by_source_total{source="local_compute"}'] == (96 + 16 * 3) + 3 + 1 + 99
+    assert changes['prompt_tokens_by_source_total{source="local_cache_hit"}'] == cached
+    assert http.post("/reset_prefix_cache").json() == {"success": True}
+    assert usage(prompts[3])["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
 def test_every_reason_counts(server: LiveServer, http: httpx.Client) -> None:
     before = server.metrics()
     assert http.post("/v1/completions", json={"prompt": "The cat", "temperature": 0, "stop": "low"}).status_code == 200

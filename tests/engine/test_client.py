@@ -124,6 +124,40 @@ async def test_many_requests_at_once_are_as_in_process(front: Front, model: Path
     await front.until(lambda: front.stats.blocks_used == 0)
 
 
+async def test_the_prefix_cache_is_reset_over_the_socket(front: Front) -> None:
+    client = client_of(front)
+    await front.result(request_for("a", prompt=[7] * 40))
+    assert front.stats.blocks_cached == 2
+    await front.result(request_for("b", prompt=[7] * 40))
+    assert front.stats.prefix_cache_hits == 32
+    assert await client.reset_prefix_cache() is True
+    await front.result(request_for("c", prompt=[7] * 40))
+    assert front.stats.prefix_cache_hits == 32
+
+
+async def test_a_reset_is_refused_while_requests_run_unless_they_may_be_preempted(front: Front) -> None:
+    client = client_of(front)
+    await client.add(request_for("long", prompt=[7] * 40, max_tokens=400))
+    await front.until(lambda: front.stats.running == 1)
+    assert await client.reset_prefix_cache() is False
+    assert await client.reset_prefix_cache(reset_running_requests=True) is True
+    await front.until(lambda: "long" in front.ends, 60)
+    assert len(front.tokens["long"]) == 400
+    assert front.ends["long"].num_preemptions == 1
+
+
+async def test_whoever_waits_for_an_answer_hears_of_a_killed_engine(front: Front) -> None:
+    client = client_of(front)
+    os.kill(client.pid, signal.SIGSTOP)
+    waiting = asyncio.create_task(client.reset_prefix_cache())
+    await asyncio.sleep(0.05)
+    os.kill(client.pid, signal.SIGKILL)
+    with pytest.raises(EngineDeadError):
+        await asyncio.wait_for(waiting, 10)
+    with pytest.raises(EngineDeadError):
+        await client.reset_prefix_cache()
+
+
 async def test_abort_frees_blocks_at_once(front: Front) -> None:
     client = client_of(front)
     for token, name in enumerate(("long", "longer"), 7):

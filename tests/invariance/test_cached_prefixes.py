@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +13,8 @@ from setups import Bits, Setup
 from workload import bits, greedy, prompts, run, run_alone, seeded
 
 from octavo import SamplingParams
+from octavo.engine import core as core_module
+from octavo.kvcache.manager import KVCacheManager
 
 BLOCK = 16
 
@@ -111,3 +115,17 @@ def test_a_conversation_finds_its_answers(setup: Setup) -> None:
     assert nothing == 0
     # Of 45, 87 and 129 tokens, 44 and so on have been computed, and all their full blocks are found.
     assert cached == 32 + 80 + 128
+
+
+@pytest.mark.parametrize("collide", [lambda parent, contents: b"same", lambda parent, contents: contents[:1]], ids=["all", "many"])
+def test_contents_that_collide_are_told_apart(
+    setup: Setup, params: list[SamplingParams], alone: Bits, monkeypatch: pytest.MonkeyPatch, collide: Callable[[bytes, bytes], bytes]
+) -> None:
+    """With a hash that is no good, less is found, and nothing that is not there."""
+    monkeypatch.setattr(core_module, "KVCacheManager", partial(KVCacheManager, hash_block=collide))
+    with setup.start() as llm:
+        assert run(llm, params) == alone
+        assert run(llm, params) == alone
+        stats = llm._core.stats()
+    assert 0 < stats.blocks_cached < 256
+    assert stats.prefix_cache_hits > 0

@@ -10,9 +10,9 @@ from octavo.scheduling.scheduler import Scheduler
 class Engine:
     """The clock is the test's to move. The prefix cache is off unless `prefix_caching`."""
 
-    def __init__(self, *, block_size=4, num_blocks=64, budget=64, seqs=16, max_model_len=128, prefix_caching=False):
+    def __init__(self, *, block_size=4, num_blocks=64, budget=64, seqs=16, max_model_len=128, prefix_caching=False, policy="fcfs"):
         self.now = 0.0
-        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs)
+        config = SchedulerConfig(budget, seqs, policy)
         cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching)
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: self.now)
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs)

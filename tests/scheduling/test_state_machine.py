@@ -37,9 +37,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_model_len=st.integers(2, 30),
         prefix_caching=st.sampled_from([True, True, False]),
         hash_block=st.sampled_from(HASHES),
+        policy=st.sampled_from(["fcfs", "fcfs", "priority"]),
     )
-    def start(self, block_size, num_blocks, budget, seqs, max_model_len, prefix_caching, hash_block):
-        config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs)
+    def start(self, block_size, num_blocks, budget, seqs, max_model_len, prefix_caching, hash_block, policy):
+        config = SchedulerConfig(budget, seqs, policy)
+        self.priorities = st.integers(-1, 1) if policy == "priority" else st.just(0)
         cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, hash_block=hash_block)
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: 0.0)
         self.store = cache.store
@@ -77,16 +79,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 4))
     def add(self, data, count):
         for _ in range(count):
-            self.add_one(EngineRequest(self.new_id(), *self.draw_request(data), eos_token_ids=[EOS]))
+            priority = data.draw(self.priorities)
+            self.add_one(EngineRequest(self.new_id(), *self.draw_request(data), eos_token_ids=[EOS], priority=priority))
 
     @precondition(lambda self: self.context > 1 and len(self.live) < 12)
     @rule(data=st.data(), count=st.integers(2, 5))
     def add_samples(self, data, count):
         group_id = self.new_id()
         prompt, sampling = self.draw_request(data)
+        priority = data.draw(self.priorities)
         for index in range(count):
             sample = msgspec.structs.replace(sampling, seed=index)
-            self.add_one(EngineRequest(f"{group_id}:{index}", prompt, sample, eos_token_ids=[EOS], group_id=group_id))
+            self.add_one(EngineRequest(f"{group_id}:{index}", prompt, sample, eos_token_ids=[EOS], group_id=group_id, priority=priority))
 
     @rule(count=st.integers(1, 6))
     def step(self, count):
@@ -131,8 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.scheduler.num_running > 0)
     @rule()
     def preempt_the_last(self):
-        running = self.scheduler._running
-        self.scheduler._preempt(running[next(reversed(running))])
+        self.scheduler._preempt(self.scheduler._ranked()[-1])
 
     @rule()
     def finish_all(self):
@@ -256,8 +259,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def requests_are_known_once_and_in_order_of_arrival(self):
         scheduler = self.scheduler
         order = [request.request_id for request in (*scheduler._running.values(), *scheduler._waiting)]
-        assert order == scheduler.request_ids
-        assert set(order) == set(self.live)
+        assert sorted(order) == sorted(self.live) == sorted(scheduler.request_ids)
+        if scheduler._by_priority:
+            ranks = [(request.priority, request.number) for request in scheduler._waiting]
+            assert ranks == sorted(ranks)
+        else:
+            assert order == scheduler.request_ids
         stats = scheduler.stats()
         assert stats.running + stats.waiting == len(self.live)
         size = scheduler._cache.block_size

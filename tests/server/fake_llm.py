@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.api.prompts import Prompt, prompt_parts
 from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoError
 from octavo.protocol.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
 from octavo.protocol.sampling import SamplingParams
@@ -42,10 +43,12 @@ class ByteTokenizer:
 class Call:
     """What the server asked of the fake, and how it went."""
 
-    prompt: str | list[int]
+    prompt: list[int]
     sampling: SamplingParams
     request_id: str
     stream: bool
+    cache_salt: str | None = None
+    priority: int = 0
     tokens: int = 0
     closed: bool = False
     finished: bool = False
@@ -69,6 +72,8 @@ class FakeLLM:
     calls: list[Call] = field(default_factory=list)
     rendered: list[dict[str, Any]] = field(default_factory=list)
     logprob_floor: float = -0.5
+    resets: list[bool] = field(default_factory=list)
+    can_reset: bool = True
 
     def __post_init__(self) -> None:
         self.info = EngineInfo(self.model, "LlamaForCausalLM", "reference", VOCAB_SIZE, self.max_model_len, 16, 64, 1, 4096, "0")
@@ -100,12 +105,20 @@ class FakeLLM:
         self.is_alive = False
 
     async def generate(
-        self, prompt: str | list[int], sampling: SamplingParams, request_id: str, *, stream: bool = True, add_special_tokens: bool = True
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        request_id: str,
+        *,
+        stream: bool = True,
+        add_special_tokens: bool = True,
+        priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         assert request_id not in {call.request_id for call in self.calls}
-        call = Call(prompt, sampling, request_id, stream)
+        parts = prompt_parts(prompt)
+        ids = self.tokenizer.encode(parts.text or "", add_special_tokens) if parts.token_ids is None else parts.token_ids
+        call = Call(ids, sampling, request_id, stream, cache_salt=parts.cache_salt, priority=priority)
         self.calls.append(call)
-        ids = self.tokenizer.encode(prompt, add_special_tokens) if isinstance(prompt, str) else prompt
         samples = [Sample(self, index, sampling, len(ids)) for index in range(sampling.n)]
         metrics = RequestMetrics(time.monotonic())
         try:
@@ -120,6 +133,10 @@ class FakeLLM:
                 yield RequestOutput(request_id, None, ids, [sample.whole for sample in samples], True, metrics, 1)
         finally:
             call.closed = True
+
+    async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        self.resets.append(reset_running_requests)
+        return self.can_reset
 
     async def _wait_for_turn(self, call: Call) -> None:
         if self.fail_after is not None and call.tokens >= self.fail_after:

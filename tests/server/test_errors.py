@@ -70,7 +70,11 @@ async def next_request_works(client: httpx.AsyncClient):
         ({"use_beam_search": True}, "use_beam_search", ["not supported"]),
         ({"guided_json": {}}, "guided_json", ["not supported"]),
         ({"response_format": {"type": "json_object"}}, "response_format", ["not supported"]),
-        ({"priority": False}, "priority", ["not supported"]),
+        ({"priority": False}, "priority", ["an integer", "false"]),
+        ({"priority": 2**63}, "priority", []),
+        ({"cache_salt": ""}, "cache_salt", ["length", "1"]),
+        ({"cache_salt": "x" * 129}, "cache_salt", ["128"]),
+        ({"cache_salt": 5}, "cache_salt", ["a string", "5"]),
         ({"model": 3}, "model", ["string"]),
     ],
 )

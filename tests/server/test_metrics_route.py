@@ -47,6 +47,13 @@ def test_names_are_vllms(metrics: Metrics) -> None:
         "vllm:request_params_n",
         "vllm:request_params_max_tokens",
         "vllm:cache_config_info",
+        "vllm:prefix_cache_queries",
+        "vllm:prefix_cache_hits",
+        "vllm:prompt_tokens_by_source",
+        "vllm:prompt_tokens_cached",
+        "octavo:kv_blocks_cached",
+        "octavo:kv_blocks_evicted",
+        "octavo:kv_blocks_copied",
         "octavo:http_errors",
         "process_resident_memory_bytes",
     }
@@ -67,6 +74,25 @@ def test_steps(metrics: Metrics) -> None:
     assert value(metrics, "vllm:num_preemptions_total") == 5
     assert value(metrics, "vllm:iteration_tokens_total_count") == 2
     assert value(metrics, "vllm:iteration_tokens_total_sum") == 21
+
+
+def test_the_prefix_cache(metrics: Metrics) -> None:
+    first = EngineStats(
+        blocks_cached=9, blocks_evicted=1, blocks_copied=2, prefix_cache_queries=100, prefix_cache_hits=40, prompt_tokens_computed=60
+    )
+    second = EngineStats(
+        blocks_cached=7, blocks_evicted=5, blocks_copied=2, prefix_cache_queries=150, prefix_cache_hits=80, prompt_tokens_computed=75
+    )
+    for stats in (first, second, second):
+        metrics.on_step(stats)
+    assert value(metrics, "octavo:kv_blocks_cached") == 7
+    assert value(metrics, "octavo:kv_blocks_evicted_total") == 5
+    assert value(metrics, "octavo:kv_blocks_copied_total") == 2
+    assert value(metrics, "vllm:prefix_cache_queries_total") == 150
+    assert value(metrics, "vllm:prefix_cache_hits_total") == 80
+    assert value(metrics, "vllm:prompt_tokens_cached_total") == 80
+    assert value(metrics, "vllm:prompt_tokens_by_source_total", source="local_cache_hit") == 80
+    assert value(metrics, "vllm:prompt_tokens_by_source_total", source="local_compute") == 75
 
 
 def test_tokens(metrics: Metrics) -> None:
@@ -132,4 +158,5 @@ async def test_route_and_refused_requests(connect, metrics: Metrics) -> None:
     }
     assert found == {"404": 1, "405": 1, "400": 2}
     assert 'vllm:num_requests_running{engine="0",model_name="fake-model"} 0.0' in reply.text
-    assert 'vllm:cache_config_info{block_size="16",engine="0",kv_cache_memory_bytes="4096",num_gpu_blocks="64"} 1.0' in reply.text
+    labels = 'block_size="16",enable_prefix_caching="False",engine="0",kv_cache_memory_bytes="4096",num_gpu_blocks="64"'
+    assert f"vllm:cache_config_info{{{labels}}} 1.0" in reply.text

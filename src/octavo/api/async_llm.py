@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.api.front_end import FrontEnd, Prompt, open_front_end
+from octavo.api.front_end import FrontEnd, open_front_end
 from octavo.api.generation import Generation
+from octavo.api.prompts import Prompt
 from octavo.api.recorder import Recorder
 from octavo.config.engine import EngineConfig
 from octavo.engine.client import EngineClient
@@ -96,9 +97,17 @@ class AsyncLLM:
         return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 
     async def generate(
-        self, prompt: Prompt, sampling: SamplingParams, request_id: str, *, stream: bool = True, add_special_tokens: bool = True
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        request_id: str,
+        *,
+        stream: bool = True,
+        add_special_tokens: bool = True,
+        priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
-        """Generates for one prompt, a string or token ids.
+        """Generates for one prompt: a string, token ids, or a dictionary with either and a `cache_salt`, as for `LLM.generate`. Under the
+        scheduling policy "priority" the lowest `priority` is served first.
 
         With `stream` each RequestOutput brings what is new since the last one, for the samples that have news; a consumer that falls
         behind gets more at a time. Without, there is one, complete. Closing the iterator aborts the request and frees its blocks.
@@ -109,7 +118,7 @@ class AsyncLLM:
             raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
         if not self.is_alive:
             raise self._engine.dead_error()
-        generation = self._front.prepare(prompt, sampling, request_id, add_special_tokens=add_special_tokens)
+        generation = self._front.prepare(prompt, sampling, request_id, add_special_tokens=add_special_tokens, priority=priority)
         news = asyncio.Event()
         self._waiting[generation.key], self._keys[request_id] = _Waiting(generation, news), generation.key
         try:
@@ -138,6 +147,11 @@ class AsyncLLM:
             sample.finish("abort")
         waiting.news.set()
         await self._engine.abort(unfinished)
+
+    async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forgets all blocks that could be found by what they hold. False, with nothing forgotten, while requests hold any; with
+        `reset_running_requests` those lose their blocks first and compute them once more. Raises EngineDeadError."""
+        return await self._engine.reset_prefix_cache(reset_running_requests=reset_running_requests)
 
     async def close(self) -> None:
         """Stops the engine. Whoever still waits gets an EngineDeadError."""

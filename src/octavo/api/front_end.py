@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import numbers
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from octavo.api.generation import SEED_LIMIT, Generation
+from octavo.api.prompts import Prompt, is_token_id, prompt_parts
 from octavo.config.engine import EngineConfig
 from octavo.config.values import settled
 from octavo.loading.open import open_checkpoint
@@ -24,8 +24,6 @@ from octavo.protocol.wire import EngineInfo
 from octavo.scheduling.limits import Limits
 from octavo.text.chat_template import load_chat_template
 from octavo.text.tokenizer import Tokenizer, load_tokenizer
-
-Prompt = str | Sequence[int]
 
 DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -61,12 +59,13 @@ class FrontEnd:
         self._chat_template = load_chat_template(chat_template) if chat_template is not None else None
         self._seeds = SeedSource(config.seed)
         self._keys = itertools.count()
+        self._policy = config.scheduler.scheduling_policy
         self._limits: Limits | None = None
         self._vocab_size = 0
 
     def attach(self, info: EngineInfo) -> None:
         """Learns the limits of the engine."""
-        self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size)
+        self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size, self._policy)
         self._vocab_size = info.vocab_size
 
     def default_params(self) -> SamplingParams:
@@ -79,7 +78,9 @@ class FrontEnd:
             kwargs.setdefault("chat_template", self._chat_template)
         return self.tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 
-    def prepare(self, prompt: Prompt, sampling: SamplingParams, request_id: str, *, add_special_tokens: bool = True) -> Generation:
+    def prepare(
+        self, prompt: Prompt, sampling: SamplingParams, request_id: str, *, add_special_tokens: bool = True, priority: int = 0
+    ) -> Generation:
         """A request ready for the engine. Raises InvalidRequestError for a prompt or parameters that can't be served."""
         if self._limits is None:
             raise RuntimeError("no engine is attached")
@@ -87,14 +88,23 @@ class FrontEnd:
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(sampling).__name__}", param="sampling_params")
         sampling.verify(self._vocab_size)
         self._check_min_tokens(sampling)
-        if isinstance(prompt, str):
-            text, ids = prompt, self.tokenizer.encode(prompt, add_special_tokens)
-        else:
-            text, ids = None, token_ids(prompt)
+        self._limits.check_priority(priority)
+        parts = prompt_parts(prompt)
+        ids = self.tokenizer.encode(parts.text or "", add_special_tokens) if parts.token_ids is None else parts.token_ids
         self._limits.check_prompt(ids)
         seed = sampling.seed if sampling.seed is not None else self._seeds.next()
         return Generation(
-            str(next(self._keys)), request_id, text, ids, sampling, self.eos_token_ids, seed % SEED_LIMIT, self.tokenizer, time.monotonic()
+            key=str(next(self._keys)),
+            request_id=request_id,
+            prompt=parts.text,
+            prompt_token_ids=ids,
+            sampling=sampling,
+            eos_token_ids=self.eos_token_ids,
+            seed=seed % SEED_LIMIT,
+            tokenizer=self.tokenizer,
+            arrival_time=time.monotonic(),
+            cache_salt=parts.cache_salt,
+            priority=priority,
         )
 
     def _check_min_tokens(self, sampling: SamplingParams) -> None:
@@ -102,20 +112,6 @@ class FrontEnd:
         forbidden = (*self.eos_token_ids, *(sampling.stop_token_ids or ()))
         if sampling.min_tokens and len(forbidden) >= self._vocab_size and {*forbidden}.issuperset(range(self._vocab_size)):
             raise InvalidRequestError("min_tokens leaves no token to choose: every one would end the text", param="min_tokens")
-
-
-def is_token_id(value: object) -> bool:
-    """Whether `value` is a whole number; numpy's are, True and 1.0 are not."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def token_ids(prompt: object) -> list[int]:
-    """A list, tuple or one-dimensional array of whole numbers as a list of ints. Raises InvalidRequestError for anything else."""
-    if isinstance(prompt, Iterable) and not isinstance(prompt, (Mapping, bytes, bytearray)):
-        ids = list(prompt)
-        if all(map(is_token_id, ids)):
-            return [int(token) for token in ids]
-    raise InvalidRequestError("prompt must be a string or a list of token ids", param="prompt")
 
 
 def open_front_end(

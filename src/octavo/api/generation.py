@@ -32,6 +32,8 @@ class Generation:
         seed: int,
         tokenizer: Tokenizer,
         arrival_time: float,
+        cache_salt: str | None = None,
+        priority: int = 0,
     ) -> None:
         self.key = key
         self.request_id = request_id
@@ -44,6 +46,8 @@ class Generation:
         self.samples = [Sample(index, tokenizer, prompt_token_ids, sampling) for index in range(sampling.n)]
         self._eos_token_ids = eos_token_ids
         self._seed = seed
+        self._cache_salt = cache_salt
+        self._priority = priority
 
     def engine_requests(self) -> Iterator[EngineRequest]:
         """One request for each sample; sample i draws with the seed `seed + i`."""
@@ -52,7 +56,14 @@ class Generation:
             # Text and stop strings are this side's; the engine needs numbers only.
             sampling = msgspec.structs.replace(self.sampling, n=1, stop=None, seed=(self._seed + sample.index) % SEED_LIMIT)
             yield EngineRequest(
-                self.engine_id(sample.index), self.prompt_token_ids, sampling, self._eos_token_ids, self.metrics.arrival_time, group
+                request_id=self.engine_id(sample.index),
+                prompt_token_ids=self.prompt_token_ids,
+                sampling=sampling,
+                eos_token_ids=self._eos_token_ids,
+                arrival_time=self.metrics.arrival_time,
+                group_id=group,
+                cache_salt=self._cache_salt,
+                priority=self._priority,
             )
 
     def engine_id(self, index: int) -> str:

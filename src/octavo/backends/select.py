@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 
+from octavo._version import __version__
 from octavo.backends.base import Backend
 from octavo.backends.cores import EngineCores
 from octavo.config.engine import BackendConfig
@@ -46,6 +47,11 @@ def chosen_isa() -> str:
         return str(import_module("octavo._native").isa())
     except ValueError as error:
         raise ConfigError(str(error), param="OCTAVO_CPU_ISA") from None
+
+
+def arithmetic_of(backend: Backend) -> str:
+    """What the last bits of a result depend on besides the model: the backend, its instruction set, and how this version computes."""
+    return f"{__version__} {backend.name} {chosen_isa()}" if backend.name == "cpu" else f"{__version__} {backend.name}"
 
 
 def has_native() -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import click
 
 from octavo.cli.declare import Argument, Option
-from octavo.config.engine import BACKENDS, BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config.engine import BACKENDS, POLICIES, BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.utils.sizes import parse_size
 
 MODEL, CACHE, SCHEDULER, BACKEND, ENGINE = ModelConfig(), CacheConfig(), SchedulerConfig(), BackendConfig(), EngineConfig()  # the defaults
@@ -79,6 +79,14 @@ EnablePrefixCaching = Annotated[
 ]
 MaxNumBatchedTokens = Annotated[int, Option(metavar="N", help="Tokens computed in one step, at most.", panel=_SCHEDULER)]
 MaxNumSeqs = Annotated[int, Option(metavar="N", help="Requests in one step, at most.", panel=_SCHEDULER)]
+SchedulingPolicy = Annotated[
+    str,
+    Option(
+        metavar="|".join(POLICIES),
+        help="Who is served first, and keeps its blocks longest: who came first, or whose priority is lowest.",
+        panel=_SCHEDULER,
+    ),
+]
 Backend = Annotated[str, Option(metavar="|".join(BACKENDS), help="Where the numbers are computed.", panel=_BACKEND)]
 Threads = Annotated[int, Option(metavar="N", help="Threads; 0 is one for each physical core that may be used.", panel=_BACKEND)]
 PinThreads = Annotated[

@@ -53,7 +53,6 @@ REFUSED: tuple[Refused, ...] = (
     Refused("--kv-cache-dtype", ("auto",), hint="the cache holds bfloat16 on the cpu backend and float32 on the reference backend"),
     Refused("--prefix-caching-hash-algo"),
     Refused("--cpu-offload-gb", ("0",)),
-    Refused("--scheduling-policy", ("fcfs",), hint="requests are served first come, first served"),
     Refused("--max-num-queued-reqs"),
     Refused("--long-prefill-token-threshold", ("0",)),
     Refused("--async-scheduling", switch=True),

@@ -102,6 +102,7 @@ def serve(
     enable_prefix_caching: flags.EnablePrefixCaching = flags.CACHE.enable_prefix_caching,
     max_num_batched_tokens: flags.MaxNumBatchedTokens = flags.SCHEDULER.max_num_batched_tokens,
     max_num_seqs: flags.MaxNumSeqs = flags.SCHEDULER.max_num_seqs,
+    scheduling_policy: flags.SchedulingPolicy = flags.SCHEDULER.scheduling_policy,
     backend: flags.Backend = flags.BACKEND.backend,
     threads: flags.Threads = flags.BACKEND.threads,
     pin_threads: flags.PinThreads = flags.BACKEND.pin_threads,

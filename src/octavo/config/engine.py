@@ -8,6 +8,7 @@ from octavo.config.values import settle, shown
 from octavo.protocol.errors import ConfigError
 
 BACKENDS = ("auto", "cpu", "reference")
+POLICIES = ("fcfs", "priority")
 
 
 # What fits the messages between the processes, and more than any machine holds.
@@ -90,13 +91,17 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Limits of one step: `max_num_batched_tokens` tokens computed, for at most `max_num_seqs` requests."""
+    """Limits of one step: `max_num_batched_tokens` tokens computed, for at most `max_num_seqs` requests. `scheduling_policy` is "fcfs"
+    (first come, first served) or "priority" (the lowest `priority` of a request first)."""
 
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 64
+    scheduling_policy: str = "fcfs"
 
     def __post_init__(self) -> None:
         settle(self)
+        policy = self.scheduling_policy
+        require(policy in POLICIES, "scheduling_policy", f"must be one of {', '.join(POLICIES)}, not {policy!r}")
         for name in ("max_num_batched_tokens", "max_num_seqs"):
             require_count(name, getattr(self, name))
 

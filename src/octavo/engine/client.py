@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
 import zmq.asyncio
 
 from octavo.config.engine import EngineConfig
-from octavo.engine.messages import Abort, Add, Batch, Failed, FromEngine, Ready, Start, Stop, ToEngine
+from octavo.engine.messages import Abort, Add, Answer, Batch, Failed, FromEngine, Ready, ResetPrefixCache, Start, Stop, ToEngine
 from octavo.protocol.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError
 from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, EngineStats
 
@@ -45,6 +47,8 @@ class EngineClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._dead = asyncio.Event()
         self._reason = "the engine stopped"
+        self._numbers = itertools.count()
+        self._answers: dict[int, asyncio.Future[Any]] = {}
         self.info = EngineInfo(model="", architecture="", backend="", vocab_size=0, max_model_len=0, block_size=0, num_blocks=0)
 
     @classmethod
@@ -98,6 +102,22 @@ class EngineClient:
         """Tells the engine to forget requests; nothing if it is dead."""
         if self.is_alive and request_ids:
             await self._send(Abort(request_ids))
+
+    async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Makes the engine forget what blocks hold; False if it could not, because some are in use. Raises EngineDeadError."""
+        return bool(await self._call(lambda call: ResetPrefixCache(call, reset_running_requests)))
+
+    async def _call(self, message: Callable[[int], ToEngine]) -> Any:
+        """Sends the message made for a new number and waits for its Answer. Raises EngineDeadError if that can't come any more."""
+        if not self.is_alive:
+            raise self.dead_error()
+        number = next(self._numbers)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send(message(number))
+            return await answer
+        finally:
+            del self._answers[number]
 
     async def close(self) -> None:
         """Stops the engine, by force after some seconds; whoever still waits gets EngineDeadError. May be called twice."""
@@ -189,6 +209,10 @@ class EngineClient:
                 message = self._decoder.decode(await self._socket.recv())
                 if isinstance(message, Batch):
                     self._on_batch(message.outputs, message.stats)
+                elif isinstance(message, Answer):
+                    answer = self._answers.get(message.call)
+                    if answer is not None and not answer.done():
+                        answer.set_result(message.value)
                 elif isinstance(message, Failed):
                     self._die(f"the engine stopped: {message.message}")
                     return
@@ -207,6 +231,9 @@ class EngineClient:
         if self.is_alive:
             self._reason = reason
             self._dead.set()
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(self.dead_error())
             self._on_batch([], EngineStats())
 
     async def _send(self, message: ToEngine) -> None:

@@ -10,6 +10,7 @@ from octavo.config.engine import EngineConfig
 from octavo.engine.pool_size import size_pool
 from octavo.executors.executor import Executor
 from octavo.executors.in_process import InProcessExecutor
+from octavo.kvcache.block_hash import CacheScope
 from octavo.kvcache.manager import KVCacheManager
 from octavo.loading.progress import Progress
 from octavo.protocol.errors import ConfigError
@@ -46,6 +47,10 @@ class EngineCore:
     def abort(self, request_id: str) -> bool:
         """Forgets a request and frees its blocks; False if it is not known (any more)."""
         return self._scheduler.abort(request_id)
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forgets what blocks hold; False, with nothing forgotten, while any is in use. See Scheduler.reset_prefix_cache."""
+        return self._scheduler.reset_prefix_cache(reset_running_requests=reset_running_requests)
 
     def step(self) -> list[EngineOutput]:
         """Computes one step and says what came of it. An error on the way ends every request of the step; the engine can go on."""
@@ -88,7 +93,12 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
     for note in model.notes:
         say(note)
     say(f"{pool.explanation}; ready in {time.monotonic() - started:.1f} s on the {model.backend} backend, {model.threads}")
-    cache = KVCacheManager(pool.num_blocks, config.cache.block_size, prefix_caching=config.cache.enable_prefix_caching)
+    cache = KVCacheManager(
+        pool.num_blocks,
+        config.cache.block_size,
+        prefix_caching=config.cache.enable_prefix_caching,
+        scope=CacheScope(model.digest),
+    )
     scheduler = Scheduler(config.scheduler, cache, max_model_len=pool.max_model_len, vocab_size=model.vocab_size)
     info = EngineInfo(
         model=config.model.model,
@@ -101,5 +111,6 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         weights_bytes=model.weights_bytes,
         kv_cache_bytes=pool.num_blocks * model.kv_bytes_per_block,
         version=__version__,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
     )
     return EngineCore(scheduler, executor, info)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from octavo.config.engine import EngineConfig
@@ -28,6 +30,13 @@ class Abort(msgspec.Struct, tag="abort"):
     request_ids: list[str]
 
 
+class ResetPrefixCache(msgspec.Struct, tag="reset_prefix_cache"):
+    """Forget what blocks hold. The Answer is whether that was done."""
+
+    call: int
+    reset_running_requests: bool = False
+
+
 class Stop(msgspec.Struct, tag="stop"):
     """End now; whatever runs is dropped."""
 
@@ -45,6 +54,13 @@ class Batch(msgspec.Struct, tag="batch"):
     stats: EngineStats
 
 
+class Answer(msgspec.Struct, tag="answer"):
+    """What came of the message that had the same `call` number."""
+
+    call: int
+    value: Any
+
+
 class Failed(msgspec.Struct, tag="failed"):
     """The engine could not start (`kind` "load" or "config") or can't go on ("engine")."""
 
@@ -53,5 +69,5 @@ class Failed(msgspec.Struct, tag="failed"):
     param: str | None = None
 
 
-ToEngine = Add | Abort | Stop
-FromEngine = Ready | Batch | Failed
+ToEngine = Add | Abort | ResetPrefixCache | Stop
+FromEngine = Ready | Batch | Answer | Failed

@@ -18,7 +18,7 @@ import msgspec
 import zmq
 
 from octavo.engine.core import EngineCore, build_core
-from octavo.engine.messages import Abort, Add, Batch, Failed, FromEngine, Ready, Start, ToEngine
+from octavo.engine.messages import Abort, Add, Answer, Batch, Failed, FromEngine, Ready, ResetPrefixCache, Start, ToEngine
 from octavo.loading.progress import progress_for
 from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadError
 from octavo.protocol.wire import EngineOutput
@@ -61,6 +61,9 @@ class EngineLoop:
             elif isinstance(message, Abort):
                 for request_id in message.request_ids:
                     self._core.abort(request_id)
+            elif isinstance(message, ResetPrefixCache):
+                done = self._core.reset_prefix_cache(reset_running_requests=message.reset_running_requests)
+                self._send(Answer(message.call, done))
             else:
                 return False
         if refused:

@@ -11,7 +11,8 @@ from octavo.protocol.plan import StepPlan, StepResult
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """What is known once the weights are in memory and before the cache is: sizes in bytes, the model's own limit in tokens, how many
-    `threads` compute and where, and what the user should be told."""
+    `threads` compute and where, and what the user should be told. `digest` tells its keys and values from those of any other model, or
+    of other arithmetic; it is empty where nobody asks."""
 
     architecture: str
     backend: str
@@ -19,6 +20,7 @@ class LoadedModel:
     max_model_len: int
     weights_bytes: int
     kv_bytes_per_block: int
+    digest: str = ""
     threads: str = ""
     notes: tuple[str, ...] = ()
 

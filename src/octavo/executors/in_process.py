@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from octavo.backends.base import Program
 from octavo.backends.cores import EngineCores
-from octavo.backends.select import backend_notes, select_backend
+from octavo.backends.select import arithmetic_of, backend_notes, select_backend
 from octavo.config.engine import EngineConfig
 from octavo.executors.executor import LoadedModel
 from octavo.loading.open import open_checkpoint
 from octavo.loading.progress import Progress
 from octavo.loading.resolve import resolve_model
+from octavo.models.digest import model_digest
 from octavo.models.registry import build_model
 from octavo.protocol.errors import ModelLoadError
 from octavo.protocol.plan import StepPlan, StepResult
@@ -42,6 +43,7 @@ class InProcessExecutor:
                 raise type(error)(f"{path}: {error.message}") from error
             finally:
                 self._progress.finish()
+            digest = model_digest(model, arithmetic_of(backend)) if self._config.cache.enable_prefix_caching else ""
         self._program = program
         self._vocab_size = model.graph.vocab_size
         return LoadedModel(
@@ -52,6 +54,7 @@ class InProcessExecutor:
             max_model_len=model.max_model_len,
             weights_bytes=program.weights_bytes,
             kv_bytes_per_block=program.kv_bytes_per_block(self._config.cache.block_size),
+            digest=digest,
             notes=(*backend_notes(self._config.backend), *cores.notes, *program.notes),
         )
 

@@ -10,7 +10,9 @@ from octavo.protocol.sampling import SamplingParams
 class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     """One sample to generate. `n` samples of one prompt are `n` EngineRequests of one `group_id`, which share the work on the prompt.
 
-    `eos_token_ids` are the model's own end tokens; they end the request unless `sampling.ignore_eos`.
+    `eos_token_ids` are the model's own end tokens; they end the request unless `sampling.ignore_eos`. Blocks of a request with a
+    `cache_salt` are found by requests with the same one only. The lower its `priority`, the earlier it is served, under the scheduling
+    policy "priority".
     """
 
     request_id: str
@@ -19,6 +21,8 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     eos_token_ids: list[int] = []
     arrival_time: float = 0.0
     group_id: str | None = None
+    cache_salt: str | None = None
+    priority: int = 0
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
@@ -86,3 +90,4 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     weights_bytes: int = 0
     kv_cache_bytes: int = 0
     version: str = ""
+    enable_prefix_caching: bool = False

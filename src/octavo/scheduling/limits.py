@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.config.values import shown
 from octavo.protocol.errors import InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes of the engine: tokens a block, blocks in the pool, tokens in the model's context, tokens in the vocabulary."""
+    """Sizes of the engine: tokens a block, blocks in the pool, tokens in the model's context, tokens in the vocabulary; and the policy by
+    which it schedules."""
 
     block_size: int
     num_blocks: int
     max_model_len: int
     vocab_size: int
+    scheduling_policy: str = "fcfs"
 
     @property
     def pool_tokens(self) -> int:
@@ -29,6 +32,17 @@ class Limits:
         after any preemption. It ends with "length", at the same token whatever runs beside it.
         """
         return min(self.max_model_len, self.pool_tokens)
+
+    def check_priority(self, priority: int) -> None:
+        """Raises InvalidRequestError (param "priority") for a priority that would be ignored, or is beyond 64 bits."""
+        if priority and self.scheduling_policy != "priority":
+            raise InvalidRequestError(
+                f"priority {shown(priority)} has no meaning here: the engine serves first come, first served; start it with the scheduling "
+                'policy "priority"',
+                param="priority",
+            )
+        if not -(2**63) <= priority < 2**63:
+            raise InvalidRequestError(f"priority must fit into 64 bits, which {shown(priority)} does not", param="priority")
 
     def check_prompt(self, token_ids: list[int]) -> None:
         """Raises InvalidRequestError (param "prompt") for a prompt that is empty, holds a token id outside the vocabulary, or leaves no

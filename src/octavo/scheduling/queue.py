@@ -41,6 +41,10 @@ class WaitingQueue:
             return request
         raise LookupError("no request is waiting")
 
+    def take(self, request: Request) -> None:
+        """The head is admitted."""
+        self.remove(request)
+
     def remove(self, request: Request) -> None:
         """Takes a request from wherever it stands. Raises KeyError if it is not waiting."""
         del self._requests[request.request_id]

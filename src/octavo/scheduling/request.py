@@ -25,12 +25,14 @@ class Request:
     the first admission found computed already. `replaced` are blocks of the table, as (place, block id), that the worker has not been
     told of. `max_known` is the number of known tokens at which generation ends with "length". `arrival_time` (the front end's) and
     `first_scheduled_time` (the scheduler's clock) are in seconds. `held_by_worker` says that a plan has introduced the request and
-    none has removed it since.
+    none has removed it since. `number` counts the requests in the order in which they came; `favoured` ones have been overtaken often
+    enough.
     """
 
     __slots__ = (
         "arrival_time",
         "eos_token_ids",
+        "favoured",
         "first_scheduled_time",
         "group_id",
         "held_by_worker",
@@ -41,6 +43,8 @@ class Request:
         "num_in_cache",
         "num_preemptions",
         "num_prompt_tokens",
+        "number",
+        "priority",
         "replaced",
         "request_id",
         "sampling",
@@ -51,10 +55,13 @@ class Request:
         "worker_eos_token_ids",
     )
 
-    def __init__(self, request: EngineRequest, cache: KVCacheManager, context: int) -> None:
+    def __init__(self, request: EngineRequest, cache: KVCacheManager, context: int, number: int = 0) -> None:
         sampling = request.sampling
         self.request_id = request.request_id
         self.group_id = request.group_id
+        self.number = number
+        self.priority = request.priority
+        self.favoured = False
         self.sampling = sampling
         self.worker_eos_token_ids = request.eos_token_ids
         self.eos_token_ids = frozenset(() if sampling.ignore_eos else request.eos_token_ids)
@@ -67,13 +74,18 @@ class Request:
         self.num_computed = 0
         self.num_in_cache = 0
         self.num_cached_tokens = 0
-        self.table = cache.new_table(self.token_ids)
+        self.table = cache.new_table(self.token_ids, salt=request.cache_salt)
         self.replaced: list[tuple[int, int]] = []
         self.status = RequestStatus.WAITING
         self.num_preemptions = 0
         self.arrival_time = request.arrival_time
         self.first_scheduled_time: float | None = None
         self.held_by_worker = False
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """The lower, the more urgent: steps serve running requests in this order, and preempt them in the opposite one."""
+        return (False, 0, self.number) if self.favoured else (True, self.priority, self.number)
 
     @property
     def num_known(self) -> int:

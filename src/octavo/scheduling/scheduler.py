@@ -17,6 +17,7 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.plan import SampledToken, ScheduledRequest, StepPlan, StepResult
 from octavo.protocol.wire import EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.limits import Limits
+from octavo.scheduling.priority_queue import PriorityQueue
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, RequestStatus
 from octavo.scheduling.room import blocks_needed, blocks_to_come, tokens_held
@@ -56,8 +57,9 @@ class _Step:
 class Scheduler:
     """Turns requests into plans and results into outputs. `schedule` and `update` alternate; `add` and `abort` may come at any time.
 
-    Running requests, then waiting ones, are always in order of arrival. Cost of a step: O(running requests + blocks and tokens given, or
-    found of the request that is next), whatever the size of the pool or of the queue. `clock` gives seconds.
+    First come, first served, running requests and then waiting ones are always in order of arrival; by priority, what is said of the first
+    and the last here goes by `Request.rank`. Cost of a step: O(running requests + blocks and tokens given, or found of the request that
+    is next), whatever the size of the pool; O(log) of the queue by priority, nothing otherwise. `clock` gives seconds.
     """
 
     def __init__(
@@ -72,11 +74,13 @@ class Scheduler:
         self._config = config
         self._cache = cache
         self._store = cache.store
-        self._limits = Limits(cache.block_size, cache.store.num_blocks, max_model_len, vocab_size)
+        self._limits = Limits(cache.block_size, cache.store.num_blocks, max_model_len, vocab_size, config.scheduling_policy)
         self._clock = clock
         self._requests: dict[str, Request] = {}
         self._running: dict[str, Request] = {}
-        self._waiting = WaitingQueue()
+        self._by_priority = config.scheduling_policy == "priority"
+        self._waiting = PriorityQueue() if self._by_priority else WaitingQueue()
+        self._added = 0
         self._groups = SampleGroups()
         self._removed: list[str] = []
         self._step: _Step | None = None
@@ -131,7 +135,9 @@ class Scheduler:
         if request.request_id in self._requests:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", param="request_id")
         self._limits.check_prompt(request.prompt_token_ids)
-        added = Request(request, self._cache, self._limits.context)
+        self._limits.check_priority(request.priority)
+        self._added += 1
+        added = Request(request, self._cache, self._limits.context, self._added)
         self._groups.join(added, request.prompt_token_ids)
         self._requests[added.request_id] = added
         self._waiting.append(added)
@@ -148,6 +154,16 @@ class Scheduler:
             return False
         self._finish(request)
         return True
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forgets what blocks hold, so that every prompt is computed anew. False, with nothing forgotten, while any block is in use; with
+        `reset_running_requests` running requests are preempted first, and compute all that they have once more."""
+        if reset_running_requests:
+            for request in reversed(self._ranked()):
+                self._preempt(request)
+            while self._groups.give_up_one():
+                pass
+        return self._cache.reset()
 
     def schedule(self) -> StepPlan:
         """Plans the next step; `update` must follow before another. If anything runs or waits, the plan computes at least one token.
@@ -200,9 +216,9 @@ class Scheduler:
                 self._finish(request)
 
     def _continue_running(self, step: _Step) -> bool:
-        """Gives running requests their tokens in order of admission; False if blocks ran out and some had to be preempted."""
+        """Gives running requests their tokens in order of rank; False if blocks ran out and some had to be preempted."""
         preemptions = self._preemptions
-        for request in list(self._running.values()):
+        for request in self._ranked():
             # A preempted request is followed by preempted ones only.
             if step.budget == 0 or request.status is not RequestStatus.RUNNING:
                 break
@@ -213,14 +229,19 @@ class Scheduler:
             step.give(request, count, grant)
         return self._preemptions == preemptions
 
+    def _ranked(self) -> list[Request]:
+        """Running requests, the most urgent first. First come, first served, that is the order in which they were admitted."""
+        running = list(self._running.values())
+        return sorted(running, key=lambda request: request.rank) if self._by_priority else running
+
     def _grow(self, request: Request, num_tokens: int) -> Grant | None:
-        """Room for `num_tokens` tokens of a running request, preempting the last admitted while there is too little; None if that came
-        to be the request itself. A victim never has a share in the step being planned: shares go in the order of admission."""
+        """Room for `num_tokens` tokens of a running request, preempting the one of the last rank while there is too little; None if that
+        came to be the request itself. A victim never has a share in the step being planned: shares go in the order of rank."""
         while (grant := request.table.prepare(request.num_in_cache, num_tokens)) is None:
             alone = len(self._running) == 1
             if self._groups.give_up_one(idle=not alone):
                 continue
-            victim = self._running[next(reversed(self._running))]
+            victim = self._ranked()[-1]
             if alone:
                 raise SchedulerError(f"request {request.request_id!r} runs alone and the whole pool can't hold its {num_tokens} tokens")
             self._preempt(victim)
@@ -280,7 +301,7 @@ class Scheduler:
             raise SchedulerError(f"request {request.request_id!r} was admitted without the blocks it needs")
         self._copies += len(grant.copies)
         request.table.announce(request.num_known)
-        self._waiting.remove(request)
+        self._waiting.take(request)
         self._running[request.request_id] = request
         request.status = RequestStatus.RUNNING
         self._groups.admitted(request)

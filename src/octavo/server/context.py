@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from octavo._version import __version__
+from octavo.api.prompts import Prompt
 from octavo.config.server import ServerOptions
 from octavo.protocol.errors import ModelNotFoundError
 from octavo.protocol.outputs import RequestOutput
@@ -66,9 +67,20 @@ class ServedLLM(Protocol):
         ...
 
     def generate(
-        self, prompt: str | list[int], sampling: SamplingParams, request_id: str, *, stream: bool = True, add_special_tokens: bool = True
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        request_id: str,
+        *,
+        stream: bool = True,
+        add_special_tokens: bool = True,
+        priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """Deltas while streaming, else one output; closing the iterator aborts the request."""
+        ...
+
+    async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forgets what blocks hold; False if some are in use."""
         ...
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from octavo.api.prompts import TokensPrompt
 from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
@@ -32,6 +33,8 @@ class Job:
     include_usage: bool
     continuous_usage: bool
     created: int
+    cache_salt: str | None = None
+    priority: int = 0
 
     def header(self, ctx: ServerContext) -> dict[str, Any]:
         """What every reply and chunk of the request has in common."""
@@ -56,6 +59,8 @@ def make_job(
         include_usage=bool(options and options.include_usage),
         continuous_usage=bool(options and options.continuous_usage_stats),
         created=int(time.time()),
+        cache_salt=body.cache_salt,
+        priority=body.priority or 0,
     )
 
 
@@ -69,10 +74,23 @@ def run(ctx: ServerContext, job: Job, *, stream: bool) -> AsyncGenerator[tuple[i
     single = len(job.prompts) == 1
     return merge(
         [
-            ctx.llm.generate(prompt.token_ids, job.params, job.id if single else f"{job.id}-{index}", stream=stream)
+            ctx.llm.generate(
+                _prompt(prompt.token_ids, job.cache_salt),
+                job.params,
+                job.id if single else f"{job.id}-{index}",
+                stream=stream,
+                priority=job.priority,
+            )
             for index, prompt in enumerate(job.prompts)
         ]
     )
+
+
+def _prompt(token_ids: list[int], cache_salt: str | None) -> TokensPrompt:
+    prompt = TokensPrompt(prompt_token_ids=token_ids)
+    if cache_salt is not None:
+        prompt["cache_salt"] = cache_salt
+    return prompt
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from octavo.protocol.wire import EngineInfo, EngineStats
 
 LABELS = ("model_name", "engine")
 ENGINE = "0"
+PROMPT_SOURCES = ("local_compute", "local_cache_hit")
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
 LATENCY_BUCKETS = (
@@ -94,12 +95,25 @@ class EngineMetrics:
     def __init__(self, registry: CollectorRegistry, model_name: str, info: EngineInfo) -> None:
         self._registry = registry
         self._labels = (model_name, ENGINE)
-        self._preemptions_seen = 0
+        self._seen = EngineStats()
         tokens = one_two_five(info.max_model_len)
         self.running = self._gauge("num_requests_running", "Requests that the engine computes.")
         self.waiting = self._gauge("num_requests_waiting", "Requests that wait to be scheduled.")
         self.cache_usage = self._gauge("kv_cache_usage_perc", "Share of the KV cache's blocks in use; 1 is all of them.")
         self.preemptions = self._counter("num_preemptions", "Requests that lost their blocks to others and were computed anew.")
+        self.queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
+        self.hits = self._counter("prefix_cache_hits", "Prompt tokens found there, which were not computed.")
+        self.cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
+        by_source = Counter(
+            "vllm:prompt_tokens_by_source",
+            "Prompt tokens that steps computed (again after a preemption, too), and those found in the prefix cache.",
+            [*LABELS, "source"],
+            registry=registry,
+        )
+        self.by_source = {source: by_source.labels(*self._labels, source) for source in PROMPT_SOURCES}
+        self.blocks_cached = self._gauge("kv_blocks_cached", "Blocks that can be found by what they hold, in use or not.", prefix="octavo")
+        self.evicted = self._counter("kv_blocks_evicted", "Blocks found no more because their space was needed.", prefix="octavo")
+        self.copied = self._counter("kv_blocks_copied", "Blocks copied because a request wrote to a shared one.", prefix="octavo")
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished requests.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         success = Counter("vllm:request_success", "Finished requests, by reason.", [*LABELS, "finished_reason"], registry=registry)
@@ -124,11 +138,11 @@ class EngineMetrics:
         self.params_max_tokens = self._histogram("request_params_max_tokens", "The max_tokens of requests.", tokens)
         self._cache_config(info)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"vllm:{name}", text, LABELS, registry=self._registry).labels(*self._labels)
+    def _gauge(self, name: str, text: str, prefix: str = "vllm") -> Gauge:
+        return Gauge(f"{prefix}:{name}", text, LABELS, registry=self._registry).labels(*self._labels)
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"vllm:{name}", text, LABELS, registry=self._registry).labels(*self._labels)
+    def _counter(self, name: str, text: str, prefix: str = "vllm") -> Counter:
+        return Counter(f"{prefix}:{name}", text, LABELS, registry=self._registry).labels(*self._labels)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(f"vllm:{name}", text, LABELS, registry=self._registry, buckets=buckets).labels(*self._labels)
@@ -136,6 +150,7 @@ class EngineMetrics:
     def _cache_config(self, info: EngineInfo) -> None:
         values: dict[str, Any] = {
             "block_size": info.block_size,
+            "enable_prefix_caching": info.enable_prefix_caching,
             "num_gpu_blocks": info.num_blocks,
             "kv_cache_memory_bytes": info.kv_cache_bytes,
             "engine": ENGINE,
@@ -148,8 +163,16 @@ class EngineMetrics:
         self.running.set(stats.running)
         self.waiting.set(stats.waiting)
         self.cache_usage.set(stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0)
-        self.preemptions.inc(max(stats.preemptions - self._preemptions_seen, 0))
-        self._preemptions_seen = max(stats.preemptions, self._preemptions_seen)
+        self.blocks_cached.set(stats.blocks_cached)
+        seen, self._seen = self._seen, stats
+        self.preemptions.inc(stats.preemptions - seen.preemptions)
+        self.queries.inc(stats.prefix_cache_queries - seen.prefix_cache_queries)
+        hits = stats.prefix_cache_hits - seen.prefix_cache_hits
+        for counter in (self.hits, self.cached, self.by_source["local_cache_hit"]):
+            counter.inc(hits)
+        self.by_source["local_compute"].inc(stats.prompt_tokens_computed - seen.prompt_tokens_computed)
+        self.evicted.inc(stats.blocks_evicted - seen.blocks_evicted)
+        self.copied.inc(stats.blocks_copied - seen.blocks_copied)
         if stats.step_tokens:
             self.iteration_tokens.observe(stats.step_tokens)
 

@@ -15,13 +15,15 @@ REF = "#/components/schemas/{name}"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One route for the document: its request and response types, and whether it may stream. None as response is plain text."""
+    """One route for the document: its request and response types, and whether it may stream. None as response is plain text. `flags` are
+    parameters of the query that are true or false."""
 
     path: str
     method: str
     request: type[Body] | None
     response: type[msgspec.Struct] | None
     streams: bool = False
+    flags: tuple[str, ...] = ()
 
 
 def complete(document: dict[str, Any], operations: list[Operation], *, secured: bool) -> dict[str, Any]:
@@ -47,6 +49,8 @@ def _fill(entry: dict[str, Any], operation: Operation) -> None:
     if operation.request is not None:
         schema = {"$ref": REF.format(name=operation.request.__name__)}
         entry["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    if operation.flags:
+        entry["parameters"] = [{"name": name, "in": "query", "required": False, "schema": {"type": "boolean"}} for name in operation.flags]
     content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
     if operation.response is not None:
         content = {"application/json": {"schema": {"$ref": REF.format(name=operation.response.__name__)}}}

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from octavo.api.prompts import LONGEST_SALT
 from octavo.server.fields import CHAT_OFF, COMPLETION_OFF, TOKENIZE_OFF, OffValues
 
 INT32_MAX = 2**31 - 1
@@ -96,6 +97,8 @@ class Generation(Body):
     store: bool | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=LONGEST_SALT)] | None = None
+    priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
 

@@ -177,5 +177,11 @@ class Version(Struct):
     version: str
 
 
+class PrefixCacheReset(Struct):
+    """The answer of /reset_prefix_cache: whether the cache was emptied, which blocks in use prevent."""
+
+    success: bool
+
+
 class Health(Struct):
     """The answer of /health while the engine lives: an empty object."""

@@ -1,0 +1,19 @@
+"""POST /reset_prefix_cache: what an operator may do to the KV cache."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.server.context import ServerContext
+from octavo.server.errors import json_response
+from octavo.server.query import read_flags
+from octavo.server.responses import PrefixCacheReset
+
+RESET_FLAGS = ("reset_running_requests",)
+
+
+async def reset_prefix_cache(ctx: ServerContext, request: Request) -> Response:
+    """Forgets what can be found by what it holds; `reset_running_requests=true` takes the blocks of running requests, too."""
+    flags = read_flags(request, RESET_FLAGS)
+    return json_response(PrefixCacheReset(await ctx.llm.reset_prefix_cache(**flags)))
