@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import re
+import time
+import types
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +12,9 @@ from typing import Any
 import pytest
 
 from octavo.protocol.errors import ConfigError, InvalidRequestError
-from octavo.text.chat_template import MAX_RENDERED_CHARS, choose_template, load_chat_template, render_chat
+from octavo.text import template_sandbox
+from octavo.text.chat_template import choose_template, load_chat_template, render_chat
+from octavo.text.template_sandbox import MAX_RENDERED_CHARS
 from octavo.text.tokenizer import Tokenizer
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -72,6 +77,7 @@ def test_the_templates_own_words_reach_the_user() -> None:
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{% set x = messages.append(1) %}", "unsafe"),
         ("{{ 'x' * 10**12 }}", "too long"),
+        ("{{ [1] * 2000000 }}", "too long"),
         ("{{ 10**100000 }}", "too large"),
         ("{% for i in range(100000) %}{% for j in range(100000) %}{{ i }} and so on{% endfor %}{% endfor %}", "writes more than"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
@@ -80,6 +86,35 @@ def test_the_templates_own_words_reach_the_user() -> None:
 def test_templates_that_fail_are_a_clear_error(template: str, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=re.escape(message)):
         render(template)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in R %}{% for b in R %}{% endfor %}{% endfor %}",
+        "{% for a in R if R | sum < 0 %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) | length }}{{ f(n - 1) }}{% endif %}{% endmacro %}{% set x = f(60) %}",
+        "{{ ([R] * 100000) | map('sum') | list | length }}",
+        "{{ ([R] * 100000) | select('in', [R | list]) | list | length }}",
+    ],
+)
+def test_templates_that_never_end_are_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.2)
+    started = time.monotonic()
+    with pytest.raises(InvalidRequestError, match=re.escape("fails on these messages: it runs for more than 0.2 seconds")):
+        render(template.replace("R", "range(100000)"))
+    assert time.monotonic() - started < 20
+
+
+def test_each_rendering_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by three seconds whenever it is looked at: at the start, and at each turn of a loop."""
+    looks = itertools.count()
+    monkeypatch.setattr(template_sandbox, "time", types.SimpleNamespace(monotonic=lambda: 3.0 * next(looks)))
+    for _ in range(5):
+        assert render("{% for i in range(3) %}{{ i }}{% endfor %}") == "012"
+    with pytest.raises(InvalidRequestError, match="it runs for more than 10 seconds"):
+        render("{% for i in range(4) %}{{ i }}{% endfor %}")
 
 
 def test_an_error_without_words_is_told_by_its_kind() -> None:

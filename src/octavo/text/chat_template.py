@@ -13,13 +13,11 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.text.messages import normalize_messages
+from octavo.text.template_sandbox import MAX_RENDERED_CHARS, TemplateSandbox, time_limit
 
-# Far beyond any context; a template that writes more is running away.
-MAX_RENDERED_CHARS = 16 * 2**20
 _RESERVED = frozenset({"messages", "add_generation_prompt"})
 
 
@@ -38,21 +36,6 @@ class _GenerationTag(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-class _TemplateEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, which also bounds `*` and `**`: `"x" * 10**12` is one operation and no output bound can stop it."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        """Computes `left operator right` unless its result would be huge."""
-        for text, times in ((left, right), (right, left)):
-            if isinstance(text, (str, bytes, list, tuple)) and isinstance(times, int) and len(text) * times > MAX_RENDERED_CHARS:
-                raise OverflowError("a repeated value is too long")
-        if operator == "**" and isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > 4096:
-            raise OverflowError("a power is too large")
-        return super().call_binop(context, operator, left, right)
-
-
 def choose_template(default: str | None, named: Mapping[str, str], variables: Mapping[str, Any]) -> str:
     """The template for a request: `tool_use` where there are tools and the model has one, else the default.
 
@@ -69,27 +52,32 @@ def choose_template(default: str | None, named: Mapping[str, str], variables: Ma
 def render_chat(template: str, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, variables: Mapping[str, Any]) -> str:
     """The prompt that `template` makes of `messages`. `variables` are further names that it may use.
 
-    Raises InvalidRequestError for messages that are not well-formed, a template that refuses them or fails, and output that grows
-    without bound.
+    Raises InvalidRequestError for messages that are not well-formed, a template that refuses them or fails, and one that does not come to
+    an end.
     """
     if clash := sorted(_RESERVED & variables.keys()):
         raise InvalidRequestError(f"chat_template_kwargs can't set {clash[0]}", param="chat_template_kwargs")
     compiled = compile_template(template)
     prepared = normalize_messages(messages, wants_parts=wants_parts(template), wants_strings=_tests_for_string(template))
     context = {"tools": None, "documents": None, **variables, "messages": prepared, "add_generation_prompt": add_generation_prompt}
-    written: list[str] = []
-    size = 0
     try:
-        for chunk in compiled.generate(context):
-            size += len(chunk)
-            if size > MAX_RENDERED_CHARS:
-                raise OverflowError(f"it writes more than {MAX_RENDERED_CHARS:,} characters")
-            written.append(chunk)
+        with time_limit():
+            return _rendered(compiled, context)
     except _RefusalError as error:
         raise InvalidRequestError(f"the chat template refuses these messages: {error}", param="messages") from error
     except Exception as error:  # a template is foreign code and may fail in any way
         problem = str(error) or type(error).__name__
         raise InvalidRequestError(f"the chat template fails on these messages: {problem}", param="messages") from error
+
+
+def _rendered(template: jinja2.Template, context: Mapping[str, Any]) -> str:
+    written: list[str] = []
+    size = 0
+    for chunk in template.generate(context):
+        size += len(chunk)
+        if size > MAX_RENDERED_CHARS:
+            raise OverflowError(f"it writes more than {MAX_RENDERED_CHARS:,} characters")
+        written.append(chunk)
     return "".join(written)
 
 
@@ -115,8 +103,8 @@ def load_chat_template(path_or_text: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> _TemplateEnvironment:
-    environment = _TemplateEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
+def _environment() -> TemplateSandbox:
+    environment = TemplateSandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
