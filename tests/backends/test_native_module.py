@@ -10,6 +10,10 @@ import sys
 import pytest
 
 import octavo
+from octavo.backends.cpu.backend import CpuBackend
+from octavo.backends.cpu.isa import chosen_isa
+from octavo.graph.graph import Graph
+from octavo.protocol.errors import ConfigError
 
 native = pytest.importorskip("octavo._native", reason="Octavo was installed without a C++ compiler")
 
@@ -74,3 +78,20 @@ def test_a_level_that_this_machine_lacks_is_refused():
     run = isa_with(missing)
     assert run.returncode != 0
     assert f"no {missing} instructions" in run.stderr
+
+
+def test_a_variable_that_names_no_level_is_one_error_wherever_it_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_CPU_ISA", "sse9")
+    with pytest.raises(ConfigError) as by_name:
+        chosen_isa()
+    with pytest.raises(ConfigError) as by_backend:
+        CpuBackend(1).compile(Graph(8), lambda name: None, lambda done: None)  # type: ignore[arg-type, return-value]
+    assert by_name.value.message == by_backend.value.message
+    assert by_name.value.message.startswith('OCTAVO_CPU_ISA: there is no instruction set "sse9"; this machine has portable')
+    assert by_name.value.param == by_backend.value.param == "OCTAVO_CPU_ISA"
+
+
+def test_a_cpu_that_has_gone_is_no_matter_of_instruction_sets() -> None:
+    with pytest.raises(ConfigError, match="threads: 1 could not be started: this process may not run on core 100000") as caught:
+        CpuBackend(1, cpus=[100_000]).compile(Graph(8), lambda name: None, lambda done: None)  # type: ignore[arg-type, return-value]
+    assert caught.value.param == "threads"

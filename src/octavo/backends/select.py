@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
 
 from octavo._version import __version__
 from octavo.backends.base import Backend
 from octavo.backends.cores import EngineCores
+from octavo.backends.cpu.isa import chosen_isa
 from octavo.config.engine import BackendConfig
 from octavo.protocol.errors import ConfigError
 
@@ -39,14 +39,6 @@ def backend_notes(config: BackendConfig) -> list[str]:
             "(apt install g++) and Octavo again"
         ]
     return []
-
-
-def chosen_isa() -> str:
-    """The instruction set that the native module would use. Raises ConfigError for an OCTAVO_CPU_ISA that names none of this machine's."""
-    try:
-        return str(import_module("octavo._native").isa())
-    except ValueError as error:
-        raise ConfigError(str(error), param="OCTAVO_CPU_ISA") from None
 
 
 def arithmetic_of(backend: Backend) -> str:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo.backends.select import chosen_isa, has_native
+from octavo.backends.cpu.isa import chosen_isa
+from octavo.backends.select import has_native
 from octavo.bench.report import Table, number
 from octavo.utils.machine import total_memory, usable_cores
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from octavo.backends.base import WeightSource
+from octavo.backends.cpu.isa import chosen_isa
 from octavo.backends.cpu.lowering import Lowering
 from octavo.backends.cpu.program import CpuProgram
 from octavo.graph.graph import Graph
@@ -26,13 +27,12 @@ class CpuBackend:
 
     def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None]) -> CpuProgram:
         """Packs the graph's weights, by all threads, and writes the fused operations. Raises ConfigError for an unknown
-        OCTAVO_CPU_ISA, or more threads than the system gives."""
+        OCTAVO_CPU_ISA, or threads that the system refuses."""
         _native = import_module("octavo._native")
+        isa = self._isa or chosen_isa()
         try:
-            native = _native.Program(graph.vocab_size, self._threads, self._cpus, self._isa)
-        except ValueError as error:
-            raise ConfigError(str(error), param="OCTAVO_CPU_ISA") from None
-        except RuntimeError as error:  # what C++ makes of a thread that the system refuses
+            native = _native.Program(graph.vocab_size, self._threads, self._cpus, isa)
+        except (RuntimeError, ValueError) as error:  # a thread that the system does not start, or a CPU that has gone since it was chosen
             raise ConfigError(f"threads: {self._threads} could not be started: {error}", param="threads") from None
         lowering = Lowering(graph, native, weights, on_progress)
         lowering.run()
