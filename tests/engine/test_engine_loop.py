@@ -21,13 +21,14 @@ INFO = EngineInfo(model="m", architecture="a", backend="b", vocab_size=1, max_mo
 
 
 class FakeCore:
-    """Gives each request three tokens, one a step; a request named "bomb" breaks the step."""
+    """Gives each request three tokens, one a step; a request named "bomb" breaks the step, one named "heavy" has no room in it."""
 
     def __init__(self) -> None:
         self.info = INFO
         self.left: dict[str, int] = {}
         self.aborted: list[str] = []
         self.closed = 0
+        self.lost: list[str] = []
 
     @property
     def has_work(self) -> bool:
@@ -45,6 +46,10 @@ class FakeCore:
     def step(self) -> list[EngineOutput]:
         if "bomb" in self.left:
             raise ZeroDivisionError("division by zero")
+        if "heavy" in self.left:
+            self.lost = list(self.left)
+            self.left.clear()
+            raise MemoryError
         outputs = []
         for name in list(self.left):
             self.left[name] -= 1
@@ -180,6 +185,22 @@ def test_a_step_that_breaks_is_told_and_ends_the_engine(
     assert engine.exit_code() == 1
     assert core.closed == 1
     assert "ZeroDivisionError" in capsys.readouterr().err  # whoever runs the server sees where
+
+
+def test_a_step_without_memory_ends_its_requests_and_the_next_one_is_served(
+    front: Front, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = Engine(front, FakeCore(), monkeypatch)
+    front.receive()
+    front.send(Add([request_for("a"), request_for("heavy")]))
+    assert front.receive() == Batch(
+        [EngineOutput(name, finish_reason="error", error=process.OUT_OF_MEMORY) for name in ("a", "heavy")], EngineStats()
+    )
+    front.send(Add([request_for("b")]))
+    assert front.receive() == Batch([EngineOutput("b", [2])], EngineStats(running=1))
+    front.send(Stop())
+    assert engine.exit_code() == 0
+    assert capsys.readouterr().err == f"{process.OUT_OF_MEMORY}; 2 requests of the step were ended\n"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_its_requests_are_forgotten_and_the_others_are_not(scheduler: Scheduler)
         scheduler.add(make_request(name, prompt=[1, 2, 3]))
     plan = scheduler.schedule()
     assert [share.request_id for share in plan.scheduled] == ["a", "b"]
-    scheduler.abandon()
+    assert scheduler.abandon() == ["a", "b"]
     assert scheduler.request_ids == ["c"]
     assert scheduler.stats().blocks_used == 0
     after = scheduler.schedule()
@@ -50,7 +50,7 @@ def test_a_request_aborted_while_the_step_ran(scheduler: Scheduler) -> None:
     scheduler.add(make_request("a", prompt=[1, 2, 3]))
     scheduler.schedule()
     scheduler.abort("a")
-    scheduler.abandon()
+    assert scheduler.abandon() == []
     assert scheduler.request_ids == []
     assert scheduler.schedule().removed == ["a"]
 

@@ -20,12 +20,13 @@ from octavo.utils.machine import available_memory, total_memory
 
 
 class EngineCore:
-    """Token ids in, token ids out. Not safe for use from several threads."""
+    """Token ids in, token ids out. Not safe for use from several threads. `lost` are the requests that the last broken step ended."""
 
     def __init__(self, scheduler: Scheduler, executor: Executor, info: EngineInfo) -> None:
         self.info = info
         self._scheduler = scheduler
         self._executor = executor
+        self.lost: list[str] = []
 
     @property
     def has_work(self) -> bool:
@@ -53,12 +54,12 @@ class EngineCore:
         return self._scheduler.reset_prefix_cache(reset_running_requests=reset_running_requests)
 
     def step(self) -> list[EngineOutput]:
-        """Computes one step and says what came of it. An error on the way ends every request of the step; the engine can go on."""
+        """Computes one step and says what came of it. An error on the way ends every request of the step (`lost`); the engine can go on."""
         plan = self._scheduler.schedule()
         try:
             result = self._executor.run(plan)
         except BaseException:
-            self._scheduler.abandon()
+            self.lost = self._scheduler.abandon()
             raise
         return self._scheduler.update(plan, result)
 

@@ -24,6 +24,7 @@ from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadEr
 from octavo.protocol.wire import EngineOutput
 
 LINGER_MS = 2000
+OUT_OF_MEMORY = "the machine ran out of memory in a step: lower max_num_batched_tokens, max_num_seqs or the KV cache's memory"
 
 
 class EngineLoop:
@@ -39,8 +40,16 @@ class EngineLoop:
         """Returns when told to stop."""
         while self._receive():
             if self._core.has_work:
-                outputs = self._core.step()
+                outputs = self._step()
                 self._send(Batch(outputs, self._core.stats()))
+
+    def _step(self) -> list[EngineOutput]:
+        """A step; if memory runs out in it, an error for each of its requests."""
+        try:
+            return self._core.step()
+        except MemoryError:
+            say(f"{OUT_OF_MEMORY}; {len(self._core.lost)} requests of the step were ended")
+            return [EngineOutput(request_id, finish_reason="error", error=OUT_OF_MEMORY) for request_id in self._core.lost]
 
     def _receive(self) -> bool:
         """Takes in every message that is there, waiting for one only if there is no work; False for Stop."""

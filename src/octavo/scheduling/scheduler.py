@@ -203,17 +203,19 @@ class Scheduler:
                 outputs.append(output)
         return outputs
 
-    def abandon(self) -> None:
+    def abandon(self) -> list[str]:
         """Ends the step under way without a result, because the worker broke off: nobody knows how far its requests came, so they are
-        forgotten. What the plan told the worker to remove, it is told again. Raises SchedulerError if no step is under way."""
+        forgotten; returns their ids. What the plan told the worker to remove, it is told again. Raises SchedulerError if no step is under
+        way."""
         step = self._step
         if step is None:
             raise SchedulerError("no step is under way")
         self._step = None
         self._removed = step.plan.removed + self._removed
-        for request, _ in step.shares:
-            if request.status is not RequestStatus.FINISHED:
-                self._finish(request)
+        lost = [request for request, _ in step.shares if request.status is not RequestStatus.FINISHED]
+        for request in lost:
+            self._finish(request)
+        return [request.request_id for request in lost]
 
     def _continue_running(self, step: _Step) -> bool:
         """Gives running requests their tokens in order of rank; False if blocks ran out and some had to be preempted."""
