@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import signal
@@ -12,11 +13,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from octavo.protocol.errors import ModelLoadError
 
 TEMPORARY_PREFIX = ".partial-"
 LOCK_NAME = ".lock"
+# How often a folder may vanish while it is made.
+MOST_TURNS = 1000
 
 
 def cache_folder(download_dir: str | None = None) -> Path:
@@ -42,11 +46,11 @@ def exclusive(folder: Path) -> Iterator[Path]:
     """Holds `folder` (made if missing) for this process alone and gives a temporary folder in it, which is gone afterwards.
 
     Whoever comes second waits. What a killed process has left behind is removed first: while the lock is held, no temporary folder
-    belongs to anybody else. The lock goes with its process, however that ends.
+    belongs to anybody else. The lock goes with its process, however that ends. Where nothing came into the folder, it goes again, and so do
+    the folders around it that were made for it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK_NAME, "wb") as lock, _termination_raises():
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    with _locked(folder) as lock, _termination_raises():
         for stale in folder.glob(f"{TEMPORARY_PREFIX}*"):
             shutil.rmtree(stale, ignore_errors=True)
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder))
@@ -54,6 +58,50 @@ def exclusive(folder: Path) -> Iterator[Path]:
             yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            _leave(lock, missing or [folder])
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[Path]:
+    """Holds the lock of `folder`, which is made if missing; gives the lock's file."""
+    path = folder / LOCK_NAME
+    file = _open_lock(path)
+    while not _is_held(file, path):
+        file.close()
+        file = _open_lock(path)
+    with file:
+        yield path
+
+
+def _open_lock(path: Path) -> BinaryIO:
+    """The lock's file, once nobody else holds it."""
+    for turn in itertools.count():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(path, "wb")  # noqa: SIM115 - the caller closes it
+            break
+        except (FileNotFoundError, FileExistsError):  # somebody removes folders at this very moment
+            if turn == MOST_TURNS:
+                raise
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+def _is_held(file: BinaryIO, path: Path) -> bool:
+    """Whether the file is still the one at `path`: one that was removed meanwhile keeps nobody out."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _leave(lock: Path, folders: list[Path]) -> None:
+    """Removes the lock's file if its folder holds nothing else, and the folders, the innermost first, as far as they are empty."""
+    with contextlib.suppress(OSError):
+        if [path.name for path in lock.parent.iterdir()] == [LOCK_NAME]:
+            lock.unlink()
+            for folder in folders:
+                folder.rmdir()
 
 
 @contextlib.contextmanager
