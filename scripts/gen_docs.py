@@ -79,6 +79,23 @@ def refused_section() -> str:
     )
 
 
+def environment_section() -> str:
+    """What is read from the environment."""
+    rows = [
+        [
+            "`OCTAVO_API_KEY`",
+            "Keys that clients must bring, separated by commas, where `--api-key` gives none; for `--url`, the key to bring.",
+        ],
+        ["`OCTAVO_CACHE`", "The folder that models from PyPI are kept in. Default: `octavo` in `$XDG_CACHE_HOME`, or in `~/.cache`."],
+        [
+            "`OCTAVO_CPU_ISA`",
+            "The instruction set of the cpu backend: `portable`, `avx2`, `avx512_vnni` or `avx512_bf16`. Default: the best.",
+        ],
+        ["`HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, `HF_HUB_OFFLINE`", "As in huggingface_hub, which fetches and keeps the models of the hub."],
+    ]
+    return "## Environment\n\n" + table(["variable", "meaning"], rows) + "\n"
+
+
 def cli_page() -> str:
     """docs/cli.md."""
     sections = []
@@ -92,7 +109,7 @@ def cli_page() -> str:
         "Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, "
         "141 the reader of stdout went away.\n\n"
         "Sizes are written like `2GiB`, `512MiB`, `1.5GB` or in bytes: KiB, MiB, GiB, TiB (and K, M, G, T) are powers of 1024, "
-        "KB, MB, GB, TB of 1000.\n\n" + "".join(sections) + refused_section()
+        "KB, MB, GB, TB of 1000.\n\n" + environment_section() + "".join(sections) + refused_section()
     )
 
 

@@ -31,6 +31,14 @@ def test_generated_pages_do_not_depend_on_the_terminal(columns: str, monkeypatch
     test_generated_pages_are_current()
 
 
+def test_every_variable_of_the_environment_is_documented():
+    sources = [*(ROOT / "src").rglob("*.py"), ROOT / "csrc/isa/isa.cpp"]
+    read = {name for path in sources for name in re.findall(r"\"(OCTAVO_[A-Z_]+)\"", path.read_text())}
+    assert {"OCTAVO_CACHE", "OCTAVO_API_KEY", "OCTAVO_CPU_ISA"} <= read
+    table = (ROOT / "docs/cli.md").read_text().split("## Environment\n")[1].split("\n## ")[0]
+    assert read == set(re.findall(r"`(OCTAVO_[A-Z_]+)`", table))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_inside_the_project_lead_somewhere(page: Path):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)

@@ -10,6 +10,8 @@ import openai
 import pytest
 from serve_process import LiveServer
 
+from octavo.server.run import is_loopback
+
 
 @pytest.fixture(scope="module")
 def server(tiny_llama: Path) -> Iterator[LiveServer]:
@@ -75,3 +77,39 @@ def test_the_openai_package(server: LiveServer) -> None:
         assert client.models.list().data
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as client, pytest.raises(openai.AuthenticationError):
         client.models.list()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warns"),
+    [
+        (("--host", "0.0.0.0"), True),
+        (("--host", "0.0.0.0", "--api-key", "secret"), False),
+        (("--host", "127.0.0.1"), False),
+        (("--host", "localhost"), False),
+    ],
+)
+def test_a_server_that_is_open_to_the_network_says_so(tiny_llama: Path, arguments: tuple[str, ...], warns: bool) -> None:
+    with LiveServer(tiny_llama, "--kv-cache-memory", "64MiB", *arguments) as live:
+        warning = f"octavo: anyone who reaches this machine at port {live.port} may use the server; --api-key KEY asks for a key"
+        assert (warning in live.stderr.splitlines()) is warns
+        assert ("anyone" in live.stderr) is warns
+
+
+@pytest.mark.parametrize(
+    ("address", "alone"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.5", False),
+        ("fe80::1%eth0", False),
+    ],
+)
+def test_which_addresses_only_this_machine_reaches(address: str, alone: bool) -> None:
+    class Listener:
+        def getsockname(self) -> tuple[str, int]:
+            return address, 80
+
+    assert is_loopback(Listener()) is alone  # type: ignore[arg-type]

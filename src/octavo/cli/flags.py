@@ -28,7 +28,7 @@ Revision = Annotated[
 ]
 DownloadDir = Annotated[
     str | None,
-    Option(metavar="DIR", help="Where models are kept. Default: the user's cache folder.", panel=_MODEL),
+    Option(metavar="DIR", help="Where models are kept. Default: $OCTAVO_CACHE, or the user's cache folder.", panel=_MODEL),
 ]
 MaxModelLen = Annotated[
     int | None,

@@ -20,7 +20,9 @@ _SERVER, _CHAT = "Server", "Chat"
 
 _D = ServerOptions()
 
-Host = Annotated[str, Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 opens it to the network.", panel=_SERVER)]
+Host = Annotated[
+    str, Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 opens it to the network (add --api-key).", panel=_SERVER)
+]
 Port = Annotated[int, Option(metavar="N", help="Port to listen on; 0 lets the system choose one.", panel=_SERVER)]
 ApiKeys = Annotated[
     list[str] | None,

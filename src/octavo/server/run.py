@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import socket
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
 
 BACKLOG = 2048
+OPEN_TO_ALL = "anyone who reaches this machine at port {port} may use the server; --api-key KEY asks for a key"
 # After the engine's death: how long clients may still read their errors and probes see the 503, before the process exits.
 DEATH_SECONDS = 1.0
 # What uvicorn waits for connections to close, beyond the time that running requests have.
@@ -68,6 +70,11 @@ def url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine reaches `listener`."""
+    return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def _fail(message: str) -> int:
@@ -156,6 +163,8 @@ class _Process:
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         names = ", ".join(context.model_names)
+        if not options.api_key and not is_loopback(self._listener):
+            print(f"octavo: {OPEN_TO_ALL.format(port=self._listener.getsockname()[1])}", file=sys.stderr, flush=True)
         print(f"Octavo {__version__} serves {names} at {url(self._listener)} (API docs at /docs)", flush=True)
         dead = asyncio.create_task(llm.wait_dead())
         stop = asyncio.create_task(self._stop.wait())
