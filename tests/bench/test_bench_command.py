@@ -32,7 +32,7 @@ def tiny(fixtures_dir) -> str:
 
 def test_help_lists_the_benchmarks():
     said = run("--help").stdout
-    for name in ("latency", "throughput", "serve", "startup", "kernels"):
+    for name in ("latency", "throughput", "serve", "startup", "blocks", "kernels"):
         assert name in said
 
 
@@ -81,6 +81,7 @@ def test_startup_and_json_on_stdout(tiny):
         (["throughput", "/no/such/model.gguf"], "/no/such/model.gguf"),
         (["startup", "--json", "/no/such/folder/x.json"], "--json can't write"),
         (["kernels", "--layout", "int3"], "--layout must be one of"),
+        (["blocks", "--pool", "10"], "--pool: 10 blocks are too few"),
     ],
 )
 def test_errors_are_one_sentence(args, words):
@@ -99,6 +100,8 @@ def test_errors_are_one_sentence(args, words):
         (["throughput", "--input-len", "10"], "--input-len has no meaning with chat64"),
         (["serve", "--url", "http://127.0.0.1:9", "--threads", "1"], "--threads has no meaning with --url"),
         (["serve", "--url", "http://127.0.0.1:9", "--enable-prefix-caching"], "--enable-prefix-caching has no meaning with --url"),
+        (["serve", "--workload", "random", "--prefix-len", "9"], "--prefix-len has no meaning with random"),
+        (["throughput", "--prefix-len", "9"], "--prefix-len has no meaning with chat64"),
         (["serve", "--api-key", "x"], "--api-key has no meaning without --url"),
         (["latency", "a", "--model", "b"], "two models are named"),
     ],

@@ -1,6 +1,7 @@
 """`octavo bench latency` and `throughput` on a tiny model: shapes and sums, no speeds."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from machines import ROUND, measured_round
@@ -86,7 +87,13 @@ def test_throughput(config):
     report = run_throughput(config, ThroughputOptions("random", num_prompts=12, input_len=20, output_len=6, iterations=2), quiet=True)
     whole = json.loads(report.json())
     results = whole["results"]
-    assert whole["settings"]["workload"] == {"name": "random 12 × (20 + 6)", "requests": 12, "prompt_tokens": 240, "output_tokens": 72}
+    assert whole["settings"]["workload"] == {
+        "name": "random 12 × (20 + 6)",
+        "requests": 12,
+        "prompt_tokens": 240,
+        "output_tokens": 72,
+        "prefix_tokens": 0,
+    }
     assert len(results["seconds_of_runs"]) == 2
     assert results["seconds"] in results["seconds_of_runs"]
     assert results["output_tokens_per_s"] == pytest.approx(72 / results["seconds"])
@@ -97,6 +104,18 @@ def test_throughput(config):
     assert 0 < results["kv_fill_mean"] <= 1
     assert results["ttft_s"]["median"] > 0
     assert [table.title for table in report.tables] == ["Machine", "Model", "Throughput", "Engine"]
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_throughput_after_a_shared_prefix(config, cache):
+    """Each run finds the prefix, and nothing of the run before."""
+    options = ThroughputOptions("shared-prefix", num_prompts=6, prefix_len=64, input_len=10, output_len=4, iterations=2)
+    cached = replace(config, cache=replace(config.cache, enable_prefix_caching=cache))
+    results = run_throughput(cached, options, quiet=True).results
+    assert results["prompt_tokens_cached"] == (6 * 64 if cache else 0)
+    assert results["prompt_tokens_computed"] == (6 * 10 if cache else 6 * 74)
+    assert results["model"]["enable_prefix_caching"] is cache
+    assert 0 < results["kv_fill_mean"] <= 1
 
 
 def test_chat64_is_refused_for_a_small_vocabulary(config):

@@ -56,16 +56,18 @@ FIRST_SECONDS = 120.0  # for what comes before the load: the list of models, one
 class ServeOptions:
     """`rate` is of arrivals, in requests a second, infinite for all at once; `clients` the most requests under way, 0 for any number.
 
-    `url` is a server that runs already; without it one is started with `server_arguments`. `warmup` requests are sent beforehand.
+    `url` is a server that runs already; without it one is started with `server_arguments`. `warmup` requests are sent beforehand, or the
+    prefix of the workload "shared-prefix". `num_prompts`, the lengths, and None for them are as for ThroughputOptions.
     Random token ids are below `vocab_size`, by default the model's, or 32,000 for a server that runs already.
     """
 
     url: str | None = None
     model: str | None = None
     workload: str = "chat64"
-    num_prompts: int = 64
-    input_len: int = 128
-    output_len: int = 128
+    num_prompts: int | None = None
+    input_len: int | None = None
+    output_len: int | None = None
+    prefix_len: int | None = None
     prompt_form: str = "ids"
     rate: float = math.inf
     clients: int = 0
@@ -88,13 +90,16 @@ def run_serve(
     workload = check(options)
     asks = ask_list(workload.asks)
     if options.prompt_form == "text":
-        asks = [(as_text(len(ids), index), output) for index, (ids, output) in enumerate(asks)]
+        asks = [(as_text(len(ids), index, len(workload.prefix)), output) for index, (ids, output) in enumerate(asks)]
+    prefix: list[int] | str = list(workload.prefix)
+    if options.prompt_form == "text" and prefix:
+        prefix = as_text(len(prefix), 0, len(prefix))
     arrivals = poisson_arrivals(len(asks), options.rate, options.seed)
     with ExitStack() as stack:
         server = None if options.url else stack.enter_context(ServerProcess(server_arguments))
         address = Address.of(options.url or (server.url if server else ""), api_key)
         pids = [pid for pid in (server.pid, server.engine_pid) if pid is not None] if server else []
-        target, load, spent = asyncio.run(_measure(options, address, asks, arrivals, pids))
+        target, load, spent = asyncio.run(_measure(options, address, asks, arrivals, pids, prefix))
     results = describe_load(load)
     results["ignore_eos"] = target.form.ignore_eos
     results["model"] = target.model
@@ -120,17 +125,25 @@ def check(options: ServeOptions) -> Workload:
     return make_workload(options.workload, options.vocab_size, options)
 
 
-def as_text(words: int, index: int) -> str:
-    """A prompt of about so many tokens; the same for the same arguments."""
-    return " ".join(random.Random(index).choices(WORDS, k=words))
+def as_text(words: int, index: int, shared: int = 0) -> str:
+    """A prompt of about so many tokens, the first `shared` of which are the same for all; the same for the same arguments."""
+    return " ".join([*random.Random(-1).choices(WORDS, k=shared), *random.Random(index).choices(WORDS, k=words - shared)])
 
 
 async def _measure(
-    options: ServeOptions, address: Address, asks: list[tuple[list[int] | str, int]], arrivals: list[float], pids: list[int]
+    options: ServeOptions,
+    address: Address,
+    asks: list[tuple[list[int] | str, int]],
+    arrivals: list[float],
+    pids: list[int],
+    prefix: list[int] | str,
 ) -> tuple[Target, Load, float | None]:
     model = (options.model if options.url else None) or await find_model(address, FIRST_SECONDS)
     target = await negotiate(address, model, asks[0][0][:16], FIRST_SECONDS)
-    if options.warmup:
+    if prefix:
+        # As a request before them would leave it.
+        await drive(target, [(prefix, 1)], [0.0], clients=0, timeout=options.timeout, most_seconds=options.most_seconds)
+    elif options.warmup:
         warm = [(prompt[:64], 8) for prompt, _ in asks[: options.warmup]]
         await drive(target, warm, [0.0] * len(warm), clients=0, timeout=options.timeout, most_seconds=options.most_seconds)
     before = _spent(pids)

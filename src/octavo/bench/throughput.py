@@ -12,33 +12,36 @@ from octavo.bench.machine import Machine, measure_machine
 from octavo.bench.report import Report, Table, milliseconds, number, percent
 from octavo.bench.session import Session
 from octavo.bench.statistics import summary
-from octavo.bench.workload import Ask, Workload, chat64, random_asks
+from octavo.bench.workload import Ask, Workload, chat64, random_asks, shared_prefix
 from octavo.config.engine import EngineConfig
 from octavo.engine.core import EngineCore
 from octavo.protocol.errors import ConfigError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.wire import EngineOutput, EngineStats
 
-WORKLOADS = ("chat64", "random")
+WORKLOADS = ("chat64", "random", "shared-prefix")
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputOptions:
-    """The last three lengths are those of the workload "random"."""
+    """The numbers are those of the workloads "random" and "shared-prefix", None for the workload's own (`make_workload`); `input_len` is a
+    prompt's, without the prefix of `prefix_len` tokens that "shared-prefix" puts before each."""
 
     workload: str = "chat64"
-    num_prompts: int = 64
-    input_len: int = 128
-    output_len: int = 128
+    num_prompts: int | None = None
+    input_len: int | None = None
+    output_len: int | None = None
+    prefix_len: int | None = None
     iterations: int = 3
     seed: int = 0
 
 
 @dataclass(slots=True)
 class BatchRun:
-    """One run of the workload."""
+    """One run of the workload. `before` are the engine's sums when it began."""
 
     seconds: float
+    before: EngineStats
     stats: list[EngineStats]
     outputs: list[RequestOutput]
 
@@ -62,12 +65,18 @@ def run_throughput(config: EngineConfig, options: ThroughputOptions, *, quiet: b
 
 
 def make_workload(name: str, vocab_size: int | None, options: Any) -> Workload:
-    """chat64, or random requests of the lengths in `options`. Raises ConfigError for another name."""
+    """chat64, or random requests of the lengths in `options`: by default 64 of 128 + 128 tokens, or 32 of 32 + 32 tokens after a prefix of
+    512. Raises ConfigError for another name."""
     if name == "chat64":
         return chat64(vocab_size)
+    size = vocab_size or 32_000
+    given = (options.num_prompts, options.input_len, options.output_len)
     if name == "random":
-        size = vocab_size or 32_000
-        return random_asks(options.num_prompts, options.input_len, options.output_len, vocab_size=size, seed=options.seed)
+        count, prompt_len, output_len = (value or default for value, default in zip(given, (64, 128, 128), strict=True))
+        return random_asks(count, prompt_len, output_len, vocab_size=size, seed=options.seed)
+    if name == "shared-prefix":
+        count, tail_len, output_len = (value or default for value, default in zip(given, (32, 32, 32), strict=True))
+        return shared_prefix(count, options.prefix_len or 512, tail_len, output_len, vocab_size=size, seed=options.seed)
     raise ConfigError(f"workload: must be one of {', '.join(WORKLOADS)}, not {name!r}", param="workload")
 
 
@@ -90,10 +99,15 @@ def step_stats(core: EngineCore) -> Iterator[list[EngineStats]]:
 
 
 def _run(session: Session, workload: Workload) -> BatchRun:
+    # Each run finds what the first one would have found: nothing, or the prefix that a request before them has left.
+    session.llm.reset_prefix_cache()
+    if workload.prefix:
+        session.generate([Ask(list(workload.prefix), 1)])
+    before = session.core.stats()
     with step_stats(session.core) as stats:
         start = time.perf_counter()
         outputs = session.generate(workload.asks)
-        return BatchRun(time.perf_counter() - start, stats, outputs)
+        return BatchRun(time.perf_counter() - start, before, stats, outputs)
 
 
 def describe_runs(
@@ -117,6 +131,8 @@ def describe_runs(
         "limit_output_tokens_per_s": output / best,
         "share_of_limit": best / chosen.seconds,
         **gauges(chosen.stats, block_size),
+        "prompt_tokens_computed": chosen.stats[-1].prompt_tokens_computed - chosen.before.prompt_tokens_computed,
+        "prompt_tokens_cached": chosen.stats[-1].prefix_cache_hits - chosen.before.prefix_cache_hits,
         **times(chosen.outputs),
     }
     tables = [machine.table(), session.table(), _speed_table(workload, results), _engine_table(results)]
@@ -182,7 +198,18 @@ def _speed_table(workload: Workload, results: dict[str, Any]) -> Table:
 
 
 def _engine_table(results: dict[str, Any]) -> Table:
-    heads = ["steps", "mean batch", "tokens a step", "preemptions", "KV in use", "KV peak", "KV filled", "TTFT ms", "TPOT ms"]
+    heads = [
+        "steps",
+        "mean batch",
+        "tokens a step",
+        "preemptions",
+        "KV in use",
+        "KV peak",
+        "KV filled",
+        "prompt cached",
+        "TTFT ms",
+        "TPOT ms",
+    ]
     row = [
         str(results["steps"]),
         number(results["mean_batch_requests"]),
@@ -191,6 +218,7 @@ def _engine_table(results: dict[str, Any]) -> Table:
         percent(results["kv_use_mean"]),
         percent(results["kv_use_peak"]),
         percent(results["kv_fill_mean"]),
+        str(results["prompt_tokens_cached"]),
         milliseconds(results["ttft_s"]["median"]),
         milliseconds(results["tpot_s"]["median"]),
     ]

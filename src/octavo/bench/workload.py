@@ -25,10 +25,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests in the order in which they arrive."""
+    """Requests in the order in which they arrive. `prefix` is what all their prompts begin with, as a system prompt, if anything."""
 
     name: str
     asks: list[Ask]
+    prefix: tuple[int, ...] = ()
 
     @property
     def prompt_tokens(self) -> int:
@@ -52,6 +53,7 @@ class Workload:
             "requests": len(self.asks),
             "prompt_tokens": self.prompt_tokens,
             "output_tokens": self.output_tokens,
+            "prefix_tokens": len(self.prefix),
         }
 
 
@@ -79,3 +81,12 @@ def random_asks(count: int, prompt_len: int, output_len: int, *, vocab_size: int
     source = random.Random(seed)
     asks = [Ask([source.randrange(first, vocab_size) for _ in range(prompt_len)], output_len) for _ in range(count)]
     return Workload(f"random {count} × ({prompt_len} + {output_len})", asks)
+
+
+def shared_prefix(count: int, prefix_len: int, tail_len: int, output_len: int, *, vocab_size: int, seed: int = 0) -> Workload:
+    """`count` requests that begin with the same `prefix_len` random tokens and go on with `tail_len` of their own."""
+    tails = random_asks(count, tail_len, output_len, vocab_size=vocab_size, seed=seed + 1).asks
+    (whole,) = random_asks(1, prefix_len, 1, vocab_size=vocab_size, seed=seed).asks
+    prefix = whole.prompt_token_ids
+    asks = [Ask([*prefix, *tail.prompt_token_ids], tail.output_len) for tail in tails]
+    return Workload(f"shared prefix {count} × ({prefix_len} + {tail_len} + {output_len})", asks, tuple(prefix))

@@ -39,19 +39,27 @@ InputLen = Annotated[int, Option(least=1, metavar="TOKENS", help="Tokens of a ra
 OutputLen = Annotated[int, Option(least=1, metavar="TOKENS", help="Tokens generated for it.", panel=_BENCH)]
 NumPrompts = Annotated[
     int | None,
-    Option(least=1, metavar="N", help="Requests of the random workload. Default: 64.", panel=_BENCH),
+    Option(least=1, metavar="N", help="Requests of a random workload. Default: 64, or 32 with a shared prefix.", panel=_BENCH),
 ]
 RandomInputLen = Annotated[
     int | None,
-    Option("--input-len", least=1, metavar="TOKENS", help="Their prompts. Default: 128.", panel=_BENCH),
+    Option("--input-len", least=1, metavar="TOKENS", help="Their prompts. Default: 128, or 32 after a shared prefix.", panel=_BENCH),
 ]
 RandomOutputLen = Annotated[
     int | None,
-    Option("--output-len", least=1, metavar="TOKENS", help="Their answers. Default: 128.", panel=_BENCH),
+    Option("--output-len", least=1, metavar="TOKENS", help="Their answers. Default: 128, or 32 after a shared prefix.", panel=_BENCH),
+]
+PrefixLen = Annotated[
+    int | None,
+    Option(least=1, metavar="TOKENS", help="The prefix that prompts of shared-prefix begin with. Default: 512.", panel=_BENCH),
 ]
 WorkloadName = Annotated[
     str,
-    Option(metavar="chat64|random", help="64 chat-like requests, or random prompts of one length.", panel=_BENCH),
+    Option(
+        metavar="chat64|random|shared-prefix",
+        help="64 chat-like requests, random prompts of one length, or such after the same beginning.",
+        panel=_BENCH,
+    ),
 ]
 
 # A run repeats the prompts of the one before, and figures are of work that is done.
@@ -146,6 +154,7 @@ def throughput(
     num_prompts: NumPrompts = None,
     input_len: RandomInputLen = None,
     output_len: RandomOutputLen = None,
+    prefix_len: PrefixLen = None,
     iterations: Iterations = 3,
     json_file: Json = None,
 ) -> None:
@@ -154,7 +163,7 @@ def throughput(
     from octavo.bench.throughput import ThroughputOptions, run_throughput
 
     check_target(json_file)
-    lengths = _lengths(workload, num_prompts=num_prompts, input_len=input_len, output_len=output_len)
+    lengths = _lengths(workload, num_prompts=num_prompts, input_len=input_len, output_len=output_len, prefix_len=prefix_len)
     options = ThroughputOptions(workload, **lengths, iterations=iterations, seed=config.seed or 0)
     publish(run_throughput(config, options, quiet=json_file == "-"), json_file)
 
@@ -194,6 +203,7 @@ def serve(
     num_prompts: NumPrompts = None,
     input_len: RandomInputLen = None,
     output_len: RandomOutputLen = None,
+    prefix_len: PrefixLen = None,
     vocab_size: Annotated[
         int | None,
         Option(
@@ -223,7 +233,7 @@ def serve(
         url=url,
         model=named,
         workload=workload,
-        **_lengths(workload, num_prompts=num_prompts, input_len=input_len, output_len=output_len),
+        **_lengths(workload, num_prompts=num_prompts, input_len=input_len, output_len=output_len, prefix_len=prefix_len),
         prompt_form=prompt_form,
         rate=rate,
         clients=clients,
@@ -246,6 +256,29 @@ def startup(config: EngineConfig, named: str | None, *, iterations: Iterations =
 
     check_target(json_file)
     publish(run_startup(config, StartupOptions(iterations), server_arguments(config)), json_file)
+
+
+@_add("blocks", ())
+def blocks(
+    *,
+    pools: Annotated[
+        list[int] | None, Option("--pool", least=1, metavar="BLOCKS", help="May be given again. Default: 1000 and 1000000.", panel=_BENCH)
+    ] = None,
+    block_size: flags.BlockSize = flags.CACHE.block_size,
+    requests: Annotated[int, Option(least=1, metavar="N", help="Requests that run at once.", panel=_BENCH)] = 32,
+    prompt_len: Annotated[int, Option(least=1, metavar="TOKENS", help="Tokens of a prompt.", panel=_BENCH)] = 512,
+    iterations: Annotated[int, Option("--num-iters", least=1, metavar="N", help="Steps of each kind.", panel=_BENCH)] = 160,
+    json_file: Json = None,
+) -> None:
+    """Time what a step spends on planning and block management, without a model, in pools of different sizes."""
+    from octavo.bench.block_management import BlockOptions, run_blocks
+    from octavo.bench.report import check_target, publish
+
+    check_target(json_file)
+    given = {"pools": tuple(pools)} if pools else {}
+    publish(
+        run_blocks(BlockOptions(**given, block_size=block_size, requests=requests, prompt_len=prompt_len, iterations=iterations)), json_file
+    )
 
 
 @_add("kernels", ())
@@ -284,10 +317,12 @@ def kernels(
 
 
 def _lengths(workload: str, **given: int | None) -> dict[str, int]:
-    """What of the random workload was given; it has no meaning with another."""
+    """What of the random workloads was given; it has no meaning with another."""
     lengths = {name: value for name, value in given.items() if value is not None}
     if lengths and workload == "chat64":
         fail(f"{flags.flag_name(next(iter(lengths)))} has no meaning with chat64; add --workload random", USAGE)
+    if "prefix_len" in lengths and workload == "random":
+        fail("--prefix-len has no meaning with random; add --workload shared-prefix", USAGE)
     return lengths
 
 

@@ -165,6 +165,7 @@ _RENAMED = {
     "json_file": "json",
     "most_seconds": "max_seconds",
     "iterations": "num_iters",
+    "pools": "pool",
 }
 
 
