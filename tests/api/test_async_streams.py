@@ -135,7 +135,7 @@ async def test_what_it_says_of_itself(allm: AsyncLLM, tiny_llama: Any) -> None:
         ([9] * 600, GREEDY, r"600 tokens, .* 512 tokens"),
         ("", GREEDY, "empty"),
         ([512], GREEDY, "512"),
-        ({"prompt": "x"}, GREEDY, "must be a string"),
+        ({"text": "x"}, GREEDY, "'text' is not a key of a prompt"),
         ("x", SamplingParams(stop_token_ids=[512]), "stop_token_ids"),
         ("x", SamplingParams(logprobs=21), "logprobs"),
         ("x", {"temperature": 0}, "sampling_params"),
