@@ -1,7 +1,7 @@
 // Rope, cache write and attention, shared out over tiles of query rows and KV heads.
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 #include "program/program.hpp"
 
@@ -11,28 +11,24 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
+constexpr std::size_t kSplitRuns = 8;  // runs of partitions for each thread
+
+std::size_t partitions_of(const TileRange& tile) { return (tile.keys + kPartition - 1) / kPartition; }
+
 // A softmax in `floats` of kQueryRows · (2 + width).
 Softmax softmax_at(float* floats) { return {floats, floats + kQueryRows, floats + 2 * kQueryRows}; }
-
-void clear(Softmax softmax, int rows, std::size_t width) {
-  std::fill_n(softmax.maximum, rows, -std::numeric_limits<float>::infinity());
-  std::fill_n(softmax.total, rows, 0.0f);
-  std::fill_n(softmax.output, static_cast<std::size_t>(rows) * width, 0.0f);
-}
 
 }  // namespace
 
 // Turns and stores what the tokens of a run bring for one KV head: the queries of its group, and its key and value where it has a slot.
 void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step) {
-  CacheLayer& layer = layers_[op.layer];
-  const CacheShape shape = shape_of(layer);
-  const std::size_t dim = shape.head_dim, group = op.heads / shape.kv_heads, width = shape.dim_padded();
+  const CacheShape shape = cache_.shape(op.layer);
+  const CacheBlocks<std::uint8_t> blocks = cache_.blocks(op.layer);
+  const std::size_t dim = shape.head_dim, group = op.heads / shape.kv_heads, size = shape.query_bytes();
   const std::size_t half = ropes_[op.rope].inverse_frequencies.size();
   const auto* cosines = reinterpret_cast<const float*>(cosines_[op.rope].data());
   const auto* sines = reinterpret_cast<const float*>(sines_[op.rope].data());
-  auto* keys = reinterpret_cast<std::uint16_t*>(layer.keys.data());
-  auto* values = reinterpret_cast<std::uint16_t*>(layer.values.data());
-  auto* queries = reinterpret_cast<std::uint16_t*>(queries_.data()) + kv_head * step.tokens * group * width;
+  std::uint8_t* queries = queries_.data() + kv_head * step.tokens * group * size;
   for (std::size_t token = run.first; token < run.last; ++token) {
     float* row = floats_[op.source].row(token);
     const float* cosine = cosines + token * half;
@@ -40,33 +36,31 @@ void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_
     for (std::size_t head = 0; head < group; ++head) {
       float* query = row + (kv_head * group + head) * dim;
       kernels_.rope_head(query, cosine, sine, half);
-      kernels_.pack_query(query, op.scale * kLog2E, dim, queries + (token * group + head) * width);
+      attention().pack_query(query, op.scale * kLog2E, shape, queries + (token * group + head) * size);
     }
     if (step.slots[token] == kCached) continue;
     float* key = row + (op.heads + kv_head) * dim;
     const float* value = row + (op.heads + shape.kv_heads + kv_head) * dim;
     kernels_.rope_head(key, cosine, sine, half);
     const auto slot = static_cast<std::size_t>(step.slots[token]);
-    const std::size_t at = slot / block_size_ * shape.block_words() + kv_head * shape.head_words() +
-                           slot % block_size_ / kStrip * shape.strip_words();
-    kernels_.write_cache(key, value, shape, static_cast<int>(slot % kStrip), keys + at, values + at);
+    std::uint8_t* strip = blocks.block(slot / shape.block_size) + shape.strip_at(kv_head, slot);
+    attention().write_cache(key, value, shape, static_cast<int>(slot % kStrip), strip);
   }
 }
 
+// Attends over one partition; the caller goes on with those up to `partitions`.
 void Program::attend_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, std::size_t partition,
-                          const StepInputs& step, Softmax result) {
-  const CacheLayer& layer = layers_[op.layer];
-  const CacheShape shape = shape_of(layer);
-  const std::size_t width = shape.dim_padded();
-  const auto* queries = reinterpret_cast<const std::uint16_t*>(queries_.data()) + (kv_head * step.tokens * plan.group + tile.first) * width;
-  const QueryTile rows{queries, width, plan.row_positions.data() + tile.first, static_cast<int>(tile.last - tile.first)};
-  kernels_.attend(rows, shape, reinterpret_cast<const std::uint16_t*>(layer.keys.data()),
-                  reinterpret_cast<const std::uint16_t*>(layer.values.data()), step.block_tables + tile.sequence * step.table_width, kv_head,
-                  partition * kPartition, std::min(tile.keys, (partition + 1) * kPartition), op.window, result);
+                          std::size_t partitions, const StepInputs& step, Softmax result) {
+  const CacheShape shape = cache_.shape(op.layer);
+  const std::uint8_t* queries = queries_.data() + (kv_head * step.tokens * plan.group + tile.first) * shape.query_bytes();
+  const QueryTile rows{queries, plan.row_positions.data() + tile.first, static_cast<int>(tile.last - tile.first)};
+  const KeyRange keys{partition * kPartition, std::min(tile.keys, (partition + 1) * kPartition), std::min(tile.keys, partitions * kPartition)};
+  attention().attend(rows, shape, std::as_const(cache_).blocks(op.layer), step.block_tables + tile.sequence * step.table_width, kv_head, keys,
+                     op.window, result);
 }
 
 void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result) {
-  const CacheShape shape = shape_of(layers_[op.layer]);
+  const CacheShape shape = cache_.shape(op.layer);
   for (std::size_t row = tile.first; row < tile.last; ++row) {
     const std::size_t token = row / plan.group, head = kv_head * plan.group + row % plan.group, local = row - tile.first;
     kernels_.normalize(result.output + local * shape.dim_padded(), result.total[local], shape.head_dim,
@@ -77,13 +71,14 @@ void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const T
 // One thread takes a tile through all partitions, in order.
 void Program::attend_whole(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Scratch& scratch,
                            const StepInputs& step) {
-  const std::size_t width = shape_of(layers_[op.layer]).dim_padded();
+  const std::size_t width = cache_.shape(op.layer).dim_padded();
   const int rows = static_cast<int>(tile.last - tile.first);
   auto* floats = reinterpret_cast<float*>(scratch.softmax.data());
   const Softmax running = softmax_at(floats), part = softmax_at(floats + kQueryRows * (2 + width));
-  clear(running, rows, width);
-  for (std::size_t partition = first_partition(op, plan, tile); partition * kPartition < tile.keys; ++partition) {
-    attend_tile(op, plan, tile, kv_head, partition, step, part);
+  const std::size_t first = first_partition(op, plan, tile), last = partitions_of(tile);
+  attend_tile(op, plan, tile, kv_head, first, last, step, running);
+  for (std::size_t partition = first + 1; partition < last; ++partition) {
+    attend_tile(op, plan, tile, kv_head, partition, last, step, part);
     kernels_.merge(rows, width, running, part);
   }
   finish_tile(op, plan, tile, kv_head, running);
@@ -91,29 +86,29 @@ void Program::attend_whole(const AttendOp& op, const AttentionPlan& plan, const 
 
 // Threads take partitions, then tiles merge theirs in order: the same sums as in attend_whole.
 void Program::attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step) {
-  const CacheShape shape = shape_of(layers_[op.layer]);
+  const CacheShape shape = cache_.shape(op.layer);
   const std::size_t width = shape.dim_padded(), size = kQueryRows * (2 + width), heads = shape.kv_heads;
   auto* partials = reinterpret_cast<float*>(partials_.data());
   const auto partial = [&](std::size_t unit, std::size_t partition) {
     return softmax_at(partials + (unit * plan.most_partitions + partition) * size);
   };
-  member.share(plan.tiles.size() * heads * plan.most_partitions, 1, [&](std::size_t begin, std::size_t end) {
+  const std::size_t count = plan.tiles.size() * heads * plan.most_partitions;
+  // In runs, so that what follows is asked for in time.
+  member.share(count, count / (static_cast<std::size_t>(member.size()) * kSplitRuns), [&](std::size_t begin, std::size_t end) {
     for (std::size_t work = begin; work < end; ++work) {
       const std::size_t unit = work / plan.most_partitions, partition = work % plan.most_partitions;
       const TileRange& tile = plan.tiles[unit / heads];
-      if (partition < first_partition(op, plan, tile) || partition * kPartition >= tile.keys) continue;
-      attend_tile(op, plan, tile, unit % heads, partition, step, partial(unit, partition));
+      if (partition < first_partition(op, plan, tile) || partition >= partitions_of(tile)) continue;
+      attend_tile(op, plan, tile, unit % heads, partition, partition + end - work, step, partial(unit, partition));
     }
   });
   member.share(plan.tiles.size() * heads, 1, [&](std::size_t begin, std::size_t end) {
     for (std::size_t unit = begin; unit < end; ++unit) {
       const TileRange& tile = plan.tiles[unit / heads];
       const int rows = static_cast<int>(tile.last - tile.first);
-      const Softmax running = softmax_at(reinterpret_cast<float*>(scratch_[static_cast<std::size_t>(member.index())].softmax.data()));
-      clear(running, rows, width);
-      for (std::size_t partition = first_partition(op, plan, tile); partition * kPartition < tile.keys; ++partition) {
-        kernels_.merge(rows, width, running, partial(unit, partition));
-      }
+      const std::size_t first = first_partition(op, plan, tile);
+      const Softmax running = partial(unit, first);
+      for (std::size_t partition = first + 1; partition < partitions_of(tile); ++partition) kernels_.merge(rows, width, running, partial(unit, partition));
       finish_tile(op, plan, tile, unit % heads, running);
     }
   });
@@ -126,7 +121,7 @@ std::size_t Program::first_partition(const AttendOp& op, const AttentionPlan& pl
 }
 
 void Program::run_op(const AttendOp& op, Member& member, const StepInputs& step) {
-  const std::size_t heads = layers_[op.layer].kv_heads, group = op.heads / heads;
+  const std::size_t heads = cache_.shape(op.layer).kv_heads, group = op.heads / heads;
   const AttentionPlan& plan = *std::find_if(plans_.begin(), plans_.end(), [group](const AttentionPlan& p) { return p.group == group; });
   Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
   const bool shared_out = split(plan, heads);

@@ -13,6 +13,7 @@
 
 #include "kernels/kernels.hpp"
 #include "program/buffers.hpp"
+#include "program/cache.hpp"
 #include "program/step.hpp"
 #include "sampling/sampler.hpp"
 #include "team/team.hpp"
@@ -68,19 +69,9 @@ struct Rope {
   float scale;
 };
 
-// The first `tokens` slots of block `source` go to block `destination`, whose other slots become zero.
-struct BlockCopy {
-  std::int64_t source, destination, tokens;
-};
-
-struct CacheLayer {
-  std::size_t kv_heads, head_dim;
-  AlignedBytes keys, values;
-};
-
 class Program {
  public:
-  Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels);
+  Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels, CacheType cache_type);
 
   std::size_t add_floats(std::size_t width, bool samples);
   std::size_t add_activations(std::size_t inner, bool integer, bool samples);
@@ -90,15 +81,13 @@ class Program {
   std::uint8_t* linear_data(std::size_t index) { return linears_.at(index).data; }
   const PackedLinear& linear(std::size_t index) const { return linears_.at(index).packed; }
   std::size_t add_rope(std::vector<float> inverse_frequencies, float scale);
-  std::size_t add_cache_layer(std::size_t kv_heads, std::size_t head_dim);
   // Throws std::invalid_argument if the operation's buffers and weights do not fit together.
   void add_operation(Operation operation);
 
   std::size_t weights_bytes() const;
-  std::size_t cache_bytes_per_block(std::size_t block_size) const;
-  void allocate_cache(std::size_t num_blocks, std::size_t block_size);
-  // One after another. Throws std::invalid_argument, with nothing copied, for a block or a number of tokens out of range.
-  void copy_blocks(const std::vector<BlockCopy>& copies);
+  // Keys and values; layers are added to it, and it is allocated, before the first step.
+  Cache& cache() { return cache_; }
+  const Cache& cache() const { return cache_; }
 
   // Runs one step; the result is [samples][vocabulary] floats, valid until the next run. Whoever looks at them for longer holds
   // `logits_memory`: the next run may overwrite them, but does not free them then.
@@ -141,7 +130,7 @@ class Program {
   void convert_rows(std::size_t target, Member& member, const StepInputs& step, Put&& put);
   void write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step);
   void attend_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, std::size_t partition,
-                   const StepInputs& step, Softmax result);
+                   std::size_t partitions, const StepInputs& step, Softmax result);
   void finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result);
   void attend_whole(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Scratch& scratch,
                     const StepInputs& step);
@@ -149,7 +138,7 @@ class Program {
   std::size_t first_partition(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const;
   bool split(const AttentionPlan& plan, std::size_t kv_heads) const;
   void fill_rope(std::size_t index, Member& member, const StepInputs& step);
-  CacheShape shape_of(const CacheLayer& layer) const { return {layer.kv_heads, layer.head_dim, block_size_}; }
+  const AttentionKernels& attention() const { return kernels_.attention[static_cast<std::size_t>(cache_.type())]; }
 
   std::size_t vocabulary_;
   const Kernels& kernels_;
@@ -162,16 +151,15 @@ class Program {
   Arena arena_;
   std::vector<Linear> linears_;
   std::vector<Rope> ropes_;
-  std::vector<CacheLayer> layers_;
+  Cache cache_;
   std::vector<Operation> operations_;
   std::vector<Scratch> scratch_;
-  std::size_t num_blocks_ = 0, block_size_ = 0;
 
   // Of the step that runs.
   std::vector<StripRun> runs_;
   std::vector<AttentionPlan> plans_;
   std::vector<AlignedBytes> cosines_, sines_;  // for each rope [tokens][frequencies]
-  AlignedBytes queries_;                       // bfloat16 [kv head][tokens · group][dim_padded]
+  AlignedBytes queries_;                       // [kv head][tokens · group][query_bytes]
   AlignedBytes partials_;                      // softmax of each partition, when partitions are shared out
 };
 
