@@ -153,7 +153,7 @@ class BoundProgram {
 
   nb::bytes read_block(std::int64_t block) {
     const Turn turn(running_);
-    return {program_.cache().block(block), program_.cache().bytes_per_block(program_.cache().block_size())};
+    return nb::bytes(program_.cache().block(block), program_.cache().bytes_per_block(program_.cache().block_size()));
   }
 
   void write_block(std::int64_t block, const nb::bytes& bytes) {
@@ -224,7 +224,7 @@ NB_MODULE(_native, module) {
   bind_probes(module);
   nb::class_<BoundProgram>(module, "Program", "A model as fused operations; see csrc/program/program.hpp.")
       .def(nb::init<std::size_t, int, std::vector<int>, const std::string&, const std::string&>(), nb::arg("vocabulary"), nb::arg("threads"), nb::arg("cores"),
-           nb::arg("isa"))
+           nb::arg("isa"), nb::arg("cache_type") = "bfloat16")
       .def("add_floats", [](BoundProgram& p, std::size_t width, bool samples) { return p->add_floats(width, samples); })
       .def("add_activations",
            [](BoundProgram& p, std::size_t inner, bool integer, bool samples) { return p->add_activations(inner, integer, samples); })

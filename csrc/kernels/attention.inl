@@ -62,15 +62,22 @@ struct Ahead {
   const std::uint8_t* strips[kStrips] = {};
   std::size_t strip = 0, at = 0;
 
-  // The next `wanted` bytes, in whole lines.
-  OCTAVO_MEMBER void ask(std::size_t wanted) {
-    for (std::size_t asked = 0; asked < wanted && strip < count; asked += 64) {
-      __builtin_prefetch(strips[strip] + at, 0, 2);  // into the second-level cache: there are more such requests under way than for the first
-      at += 64;
-      if (at < bytes) continue;
-      at = 0;
-      ++strip;
-    }
+  // The next Bytes bytes, in whole lines: into the second-level cache, for which more requests can be under way than for the first.
+  template <std::size_t Bytes>
+  OCTAVO_MEMBER void ask() {
+    if (strip == count) return;
+    const std::uint8_t* here = strips[strip] + at;
+#pragma GCC unroll 16
+    for (std::size_t line = 0; line < Bytes; line += 64) __builtin_prefetch(here + line, 0, 2);
+    at += (Bytes + 63) / 64 * 64;
+    if (at < bytes) return;
+    at = 0;
+    ++strip;
+  }
+
+  // All that is left.
+  void ask_all() {
+    while (strip < count) ask<64>();
   }
 };
 
@@ -117,7 +124,7 @@ OCTAVO_INLINE void score_strips(const CacheShape& shape, const std::uint8_t* que
     Rows6<std::uint8_t> own(query, stride, Rows);
     std::size_t at = 0;
     for (std::size_t cells = shape.dim_padded() / cell_values(Type); cells != 0; cells -= 2) {
-      if constexpr (Rows <= kPrefetchRows) ahead.ask(Strips * 2 * kStrip * cell_bytes(Type));
+      if constexpr (Rows <= kPrefetchRows) ahead.ask<Strips * 2 * kStrip * cell_bytes(Type)>();
 #pragma GCC unroll 2
       for (std::size_t k = 0; k < 2; ++k) {
         dot_lanes<Type>(
@@ -308,7 +315,7 @@ OCTAVO_INLINE void weigh_values(const Part& part, Ahead& ahead, const Weights<Ty
       for (std::size_t step = 0; step < kSteps; ++step) {
         const std::uint8_t* cells = values + step * width * kCell;
         if constexpr (Rows <= kPrefetchRows) {
-          ahead.ask(static_cast<std::size_t>(Vectors * kLanes) * kCell);
+          ahead.ask<Vectors * kLanes * kCell>();
         }
         [[maybe_unused]] alignas(64) std::uint8_t space[Vectors * kLanes * kCell];
         if constexpr (Careful) cells = cleared_cells<Type, Vectors>(part, position, part.first + strip * kStrip + step * kValues, cells, space);
@@ -362,9 +369,25 @@ static bool attend_rows(const Part& part, Ahead& ahead, const QueryTile& tile, S
   return sum_lanes(poison) == 0.0f;
 }
 
+// Where the strips of some keys lie; the result is how many there are.
+OCTAVO_INLINE std::size_t find_strips(const CacheShape& shape, const CacheBlocks<const std::uint8_t>& cache, const KeyRange& keys,
+                                      const std::uint8_t** strips) {
+  const std::size_t count = (keys.last - keys.first + kStrip - 1) / kStrip;
+  if (count == 0) return 0;
+  const std::size_t in_block = shape.block_size / kStrip, strip_bytes = shape.strip_bytes(), head = keys.kv_head * 512 * shape.head_bytes();
+  std::size_t block = keys.first / shape.block_size, inside = keys.first % shape.block_size / kStrip;
+  for (std::size_t strip = 0; strip < count; ++strip) {
+    strips[strip] = cache.block(static_cast<std::size_t>(keys.blocks[block])) + head + inside * strip_bytes;
+    if (++inside < in_block) continue;
+    inside = 0;
+    ++block;
+  }
+  return count;
+}
+
 template <CacheType Type>
-static void attend(const QueryTile& tile, const CacheShape& shape, const CacheBlocks<const std::uint8_t>& cache, const std::int32_t* blocks,
-                   std::size_t kv_head, const KeyRange& keys, std::size_t window, Softmax result) {
+static void attend(const QueryTile& tile, const CacheShape& shape, const CacheBlocks<const std::uint8_t>& cache, const KeyPass& keys,
+                   std::size_t window, Softmax result) {
   using Rows = bool (*)(const Part&, Ahead&, const QueryTile&, Softmax);
   static constexpr Rows kByRows[kQueryRows + 1] = {nullptr,
                                                    attend_rows<Type, 1, false>,
@@ -373,24 +396,20 @@ static void attend(const QueryTile& tile, const CacheShape& shape, const CacheBl
                                                    attend_rows<Type, 4, false>,
                                                    attend_rows<Type, 5, false>,
                                                    attend_rows<Type, 6, false>};
-  const auto strip_of = [&](std::size_t token) {
-    return cache.block(static_cast<std::size_t>(blocks[token / shape.block_size])) + shape.strip_at(kv_head, token);
-  };
-  Part part{shape, keys.first, window, (keys.last - keys.first + kStrip - 1) / kStrip, {}};
-  for (std::size_t strip = 0; strip < part.count; ++strip) part.strips[strip] = strip_of(keys.first + strip * kStrip);
+  Part part{shape, keys.now.first, window, 0, {}};
+  part.count = find_strips(shape, cache, keys.now, part.strips);
   Ahead ahead{shape.strip_bytes()};
   if (tile.rows <= kPrefetchRows) {
     if (keys.cold) {
-      // All that is wanted now, which nothing has asked for before.
       ahead.count = part.count;
       __builtin_memcpy(ahead.strips, part.strips, sizeof(part.strips));
-      ahead.ask(part.count * ahead.bytes);
+      ahead.ask_all();
       ahead = Ahead{shape.strip_bytes()};
     }
-    for (std::size_t token = keys.last; token < keys.end && ahead.count < kStrips; token += kStrip) ahead.strips[ahead.count++] = strip_of(token);
+    ahead.count = find_strips(shape, cache, keys.next, ahead.strips);
   }
   const bool sound = kByRows[tile.rows](part, ahead, tile, result);
-  ahead.ask(ahead.count * ahead.bytes);
+  ahead.ask_all();
   if (sound) return;
   // Somewhere is a number that is none. Weights of 0 don't keep it from rows that do not see it, so each is computed again without what it
   // does not see: the same sums, where all are numbers.
@@ -404,13 +423,19 @@ static void attend(const QueryTile& tile, const CacheShape& shape, const CacheBl
 static void merge(int rows, std::size_t dim_padded, Softmax running, Softmax partition) {
   for (int r = 0; r < rows; ++r) {
     if (partition.maximum[r] == -__builtin_inff() && partition.total[r] == 0.0f) continue;
+    float* kept = running.output + static_cast<std::size_t>(r) * dim_padded;
+    const float* added = partition.output + static_cast<std::size_t>(r) * dim_padded;
+    if (running.maximum[r] == -__builtin_inff() && running.total[r] == 0.0f) {
+      running.maximum[r] = partition.maximum[r];
+      running.total[r] = partition.total[r];
+      __builtin_memcpy(kept, added, dim_padded * sizeof(float));
+      continue;
+    }
     const float most = running.maximum[r] > partition.maximum[r] ? running.maximum[r] : partition.maximum[r];
     float pair[kLanes] = {running.maximum[r] - most, partition.maximum[r] - most};
     store(pair, exp2(load<Floats>(pair)));
     running.maximum[r] = most;
     running.total[r] = running.total[r] * pair[0] + partition.total[r] * pair[1];
-    float* kept = running.output + static_cast<std::size_t>(r) * dim_padded;
-    const float* added = partition.output + static_cast<std::size_t>(r) * dim_padded;
     for (std::size_t d = 0; d < dim_padded; d += kLanes) {
       store(kept + d, fma(load<Floats>(added + d), splat(pair[1]), load<Floats>(kept + d) * pair[0]));
     }

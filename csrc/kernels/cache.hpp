@@ -47,7 +47,7 @@ struct CacheShape {
   std::size_t layer_bytes() const { return head_bytes() * kv_heads; }
 
   // Where the strip of a token lies in a layer's part of its block.
-  std::size_t strip_at(std::size_t kv_head, std::size_t slot) const { return kv_head * head_bytes() + slot % block_size / kStrip * strip_bytes(); }
+  std::size_t strip_at(std::size_t kv_head, std::size_t slot) const { return kv_head * 512 * head_bytes() + slot % block_size / kStrip * strip_bytes(); }
 
   // One row of a query as pack_query leaves it: in 16 bits a number with int8's scale behind it, or as many as a cell has.
   std::size_t query_bytes() const { return dim_padded() * (4 / cell_values(type)) + (type == CacheType::kInt8 ? sizeof(float) : 0); }
@@ -59,7 +59,8 @@ struct CacheBlocks {
   Byte* data;
   std::size_t stride;
 
-  Byte* block(std::size_t index) const { return data + index * stride; }
+  std::size_t layer_off=0, part=0;
+  Byte* block(std::size_t index) const { return data + index / 512 * (stride * 512) + layer_off * 512 + index % 512 * part; }
 };
 
 }  // namespace octavo

@@ -32,9 +32,17 @@ struct Softmax {
   float* output;   // [rows][dim_padded]
 };
 
-// The keys [first, last) of a partition, and those that whoever attends over it will want next, up to `end`.
+// Keys [first, last) of a sequence for one KV head; `blocks` is the sequence's block table.
 struct KeyRange {
-  std::size_t first, last, end;
+  const std::int32_t* blocks;
+  std::size_t kv_head;
+  std::size_t first, last;
+};
+
+// What a thread attends over: the keys of one partition, and those of the one after it, if there is any, so that their memory is asked for in
+// time. Nothing has asked for that of a `cold` one.
+struct KeyPass {
+  KeyRange now, next;
   bool cold;
 };
 
@@ -47,10 +55,10 @@ struct AttentionKernels {
   // One head of a token's key and value into `token` of their strip. A strip's first token clears it, so that no stale bits are ever read.
   void (*write_cache)(const float* key, const float* value, const CacheShape& shape, int token, std::uint8_t* strip);
 
-  // Attention of a tile over the keys of one partition, into a fresh Softmax. `blocks` is the sequence's block table; `window` is 0 for none.
-  // A row's result depends on the keys and values that it sees and on nothing else, not even where others are no numbers.
-  void (*attend)(const QueryTile& tile, const CacheShape& shape, const CacheBlocks<const std::uint8_t>& cache, const std::int32_t* blocks,
-                 std::size_t kv_head, const KeyRange& keys, std::size_t window, Softmax result);
+  // Attention of a tile over the keys of one partition, into a fresh Softmax. `window` is 0 for none. A row's result depends on the keys and
+  // values that it sees and on nothing else, not even where others are no numbers.
+  void (*attend)(const QueryTile& tile, const CacheShape& shape, const CacheBlocks<const std::uint8_t>& cache, const KeyPass& keys,
+                 std::size_t window, Softmax result);
 };
 
 struct Kernels {

@@ -11,10 +11,6 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
-constexpr std::size_t kSplitRuns = 8;  // runs of partitions for each thread
-
-std::size_t partitions_of(const TileRange& tile) { return (tile.keys + kPartition - 1) / kPartition; }
-
 // A softmax in `floats` of kQueryRows · (2 + width).
 Softmax softmax_at(float* floats) { return {floats, floats + kQueryRows, floats + 2 * kQueryRows}; }
 
@@ -48,15 +44,33 @@ void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_
   }
 }
 
-// Attends over one partition; the caller goes on with those up to `partitions`.
-void Program::attend_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, std::size_t partition,
-                          std::size_t partitions, const StepInputs& step, Softmax result) {
+KeyRange Program::keys_of(const Place& place, const StepInputs& step) const {
+  if (place.tile == nullptr) return {nullptr, 0, 0, 0};
+  const std::size_t first = place.partition * kPartition;
+  return {step.block_tables + place.tile->sequence * step.table_width, place.kv_head, first, std::min(place.tile->keys, first + kPartition)};
+}
+
+// Attends over one partition, and asks for what the thread takes next. `cold` says whether nothing has asked for this one.
+void Program::attend_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,
+                               const StepInputs& step, Softmax result) {
   const CacheShape shape = cache_.shape(op.layer);
-  const std::uint8_t* queries = queries_.data() + (kv_head * step.tokens * plan.group + tile.first) * shape.query_bytes();
+  const TileRange& tile = *place.tile;
+  const std::uint8_t* queries = queries_.data() + (place.kv_head * step.tokens * plan.group + tile.first) * shape.query_bytes();
   const QueryTile rows{queries, plan.row_positions.data() + tile.first, static_cast<int>(tile.last - tile.first)};
-  const KeyRange keys{partition * kPartition, std::min(tile.keys, (partition + 1) * kPartition), std::min(tile.keys, partitions * kPartition)};
-  attention().attend(rows, shape, std::as_const(cache_).blocks(op.layer), step.block_tables + tile.sequence * step.table_width, kv_head, keys,
-                     op.window, result);
+  attention().attend(rows, shape, std::as_const(cache_).blocks(op.layer), {keys_of(place, step), keys_of(next, step), cold}, op.window, result);
+  cold = next.tile == nullptr;
+}
+
+// Attends over the partitions from `place` up to `last`, all of one span, and merges them in order. `after` is what follows them.
+void Program::attend_partitions(const AttendOp& op, const AttentionPlan& plan, const Place& place, std::size_t last, const Place& after,
+                                bool& cold, const StepInputs& step, Softmax result, Softmax space) {
+  const std::size_t width = cache_.shape(op.layer).dim_padded();
+  for (Place here = place; here.partition < last; ++here.partition) {
+    const Place next{here.tile, here.kv_head, here.partition + 1};
+    const bool begins = here.partition == place.partition;
+    attend_partition(op, plan, here, next.partition < last ? next : after, cold, step, begins ? result : space);
+    if (!begins) kernels_.merge(static_cast<int>(here.tile->last - here.tile->first), width, result, space);
+  }
 }
 
 void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result) {
@@ -68,87 +82,114 @@ void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const T
   }
 }
 
-// One thread takes a tile through all partitions, in order.
-void Program::attend_whole(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Scratch& scratch,
+// One thread takes a tile from its first partition at `start` through all its spans, in order. `after` is what follows.
+void Program::attend_whole(const AttendOp& op, const AttentionPlan& plan, const Place& start, const Place& after, bool& cold, Scratch& scratch,
                            const StepInputs& step) {
-  const std::size_t width = cache_.shape(op.layer).dim_padded();
-  const int rows = static_cast<int>(tile.last - tile.first);
+  const std::size_t width = cache_.shape(op.layer).dim_padded(), size = kQueryRows * (2 + width);
   auto* floats = reinterpret_cast<float*>(scratch.softmax.data());
-  const Softmax running = softmax_at(floats), part = softmax_at(floats + kQueryRows * (2 + width));
-  const std::size_t first = first_partition(op, plan, tile), last = partitions_of(tile);
-  attend_tile(op, plan, tile, kv_head, first, last, step, running);
-  for (std::size_t partition = first + 1; partition < last; ++partition) {
-    attend_tile(op, plan, tile, kv_head, partition, last, step, part);
-    kernels_.merge(rows, width, running, part);
+  const Softmax running = softmax_at(floats), span = softmax_at(floats + size), space = softmax_at(floats + 2 * size);
+  const TileRange& tile = *start.tile;
+  const std::size_t end = partitions_of(op, plan, tile).last;
+  for (Place here = start; here.partition < end;) {
+    const Place next{here.tile, here.kv_head, std::min(end, (here.partition / kSpan + 1) * kSpan)};
+    const bool begins = here.partition == start.partition;
+    attend_partitions(op, plan, here, next.partition, next.partition < end ? next : after, cold, step, begins ? running : span, space);
+    if (!begins) kernels_.merge(static_cast<int>(tile.last - tile.first), width, running, span);
+    here = next;
   }
-  finish_tile(op, plan, tile, kv_head, running);
+  finish_tile(op, plan, tile, start.kv_head, running);
 }
 
-// Threads take partitions, then tiles merge theirs in order: the same sums as in attend_whole.
+Place Program::first_place(const AttendOp& op, const AttentionPlan& plan, std::size_t tile, std::size_t kv_head) const {
+  return {&plan.tiles[tile], kv_head, partitions_of(op, plan, plan.tiles[tile]).first};
+}
+
+// Threads take pieces, then tiles merge theirs in order: the same sums as in attend_whole.
 void Program::attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step) {
-  const CacheShape shape = cache_.shape(op.layer);
-  const std::size_t width = shape.dim_padded(), size = kQueryRows * (2 + width), heads = shape.kv_heads;
+  const std::size_t width = cache_.shape(op.layer).dim_padded(), size = kQueryRows * (2 + width), heads = plan.kv_heads;
   auto* partials = reinterpret_cast<float*>(partials_.data());
-  const auto partial = [&](std::size_t unit, std::size_t partition) {
-    return softmax_at(partials + (unit * plan.most_partitions + partition) * size);
+  const auto partial = [&](std::size_t unit, std::size_t piece) { return softmax_at(partials + (unit * plan.pieces + piece) * size); };
+  const Softmax space = softmax_at(reinterpret_cast<float*>(scratch_[static_cast<std::size_t>(member.index())].softmax.data()));
+  // The partitions of a piece; none, if the tile does not see them.
+  const auto in_piece = [&](std::size_t work) {
+    const Range all = partitions_of(op, plan, plan.tiles[work / plan.pieces / heads]);
+    const std::size_t first = work % plan.pieces * plan.grain;
+    return Range{std::clamp(first, all.first, all.last), std::clamp(first + plan.grain, all.first, all.last)};
   };
-  const std::size_t count = plan.tiles.size() * heads * plan.most_partitions;
-  // In runs, so that what follows is asked for in time.
-  member.share(count, count / (static_cast<std::size_t>(member.size()) * kSplitRuns), [&](std::size_t begin, std::size_t end) {
-    for (std::size_t work = begin; work < end; ++work) {
-      const std::size_t unit = work / plan.most_partitions, partition = work % plan.most_partitions;
-      const TileRange& tile = plan.tiles[unit / heads];
-      if (partition < first_partition(op, plan, tile) || partition >= partitions_of(tile)) continue;
-      attend_tile(op, plan, tile, unit % heads, partition, partition + end - work, step, partial(unit, partition));
+  const auto place_of = [&](std::size_t work, std::size_t partition) {
+    const std::size_t unit = work / plan.pieces;
+    return Place{&plan.tiles[unit / heads], unit % heads, partition};
+  };
+  const auto first_in = [&](std::size_t work, std::size_t last) {
+    for (; work < last; ++work) {
+      const Range partitions = in_piece(work);
+      if (partitions.first < partitions.last) return place_of(work, partitions.first);
+    }
+    return Place{};
+  };
+  bool cold = true;
+  member.share_ahead(plan.runs.size(), 1, [&](std::size_t run, std::size_t, std::size_t next) {
+    const Range& pieces = plan.runs[run];
+    const Place after = next < plan.runs.size() ? first_in(plan.runs[next].first, plan.runs[next].last) : Place{};
+    for (std::size_t work = pieces.first; work < pieces.last; ++work) {
+      const Range partitions = in_piece(work);
+      if (partitions.first == partitions.last) continue;
+      const Place here = place_of(work, partitions.first), following = first_in(work + 1, pieces.last);
+      attend_partitions(op, plan, here, partitions.last, following.tile != nullptr ? following : after, cold, step,
+                        partial(work / plan.pieces, work % plan.pieces), space);
     }
   });
   member.share(plan.tiles.size() * heads, 1, [&](std::size_t begin, std::size_t end) {
     for (std::size_t unit = begin; unit < end; ++unit) {
       const TileRange& tile = plan.tiles[unit / heads];
       const int rows = static_cast<int>(tile.last - tile.first);
-      const std::size_t first = first_partition(op, plan, tile);
-      const Softmax running = partial(unit, first);
-      for (std::size_t partition = first + 1; partition < partitions_of(tile); ++partition) kernels_.merge(rows, width, running, partial(unit, partition));
-      finish_tile(op, plan, tile, unit % heads, running);
+      const Range all = partitions_of(op, plan, tile);
+      const std::size_t first = all.first / plan.grain, last = (all.last - 1) / plan.grain + 1, in_span = kSpan / plan.grain;
+      for (std::size_t piece = first; piece < last;) {
+        const std::size_t span_end = std::min(last, (piece / in_span + 1) * in_span);
+        const Softmax span = partial(unit, piece);
+        for (std::size_t next = piece + 1; next < span_end; ++next) kernels_.merge(rows, width, span, partial(unit, next));
+        if (piece != first) kernels_.merge(rows, width, partial(unit, first), span);
+        piece = span_end;
+      }
+      finish_tile(op, plan, tile, unit % heads, partial(unit, first));
     }
   });
 }
 
-// Partitions that lie before every row's window add exactly nothing, so they are not read.
-std::size_t Program::first_partition(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const {
-  const auto first = static_cast<std::size_t>(plan.row_positions[tile.first]) + 1;
-  return op.window == 0 || first <= op.window ? 0 : (first - op.window) / kPartition;
+// Those that any of its rows sees. What lies before every row's window adds exactly nothing, so it is not read.
+Range Program::partitions_of(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const {
+  const auto seen = static_cast<std::size_t>(plan.row_positions[tile.first]) + 1;
+  return {op.window == 0 || seen <= op.window ? 0 : (seen - op.window) / kPartition, (tile.keys + kPartition - 1) / kPartition};
 }
 
 void Program::run_op(const AttendOp& op, Member& member, const StepInputs& step) {
-  const std::size_t heads = cache_.shape(op.layer).kv_heads, group = op.heads / heads;
-  const AttentionPlan& plan = *std::find_if(plans_.begin(), plans_.end(), [group](const AttentionPlan& p) { return p.group == group; });
+  const AttentionPlan& plan = plan_of(op);
+  const std::size_t heads = plan.kv_heads;
   Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
-  const bool shared_out = split(plan, heads);
-  if (step.tokens == step.sequences && !shared_out && plan.tiles.size() == step.sequences) {
+  bool cold = true;
+  const auto place_of = [&](std::size_t unit) { return first_place(op, plan, unit / heads, unit % heads); };
+  if (step.tokens == step.sequences && !plan.split && plan.tiles.size() == step.sequences) {
     // One token and one tile a sequence: whoever writes a head's key and value is the only one to read them in this step.
-    member.share(step.sequences * heads, 1, [&](std::size_t begin, std::size_t end) {
-      for (std::size_t unit = begin; unit < end; ++unit) {
-        const std::size_t sequence = unit / heads;
-        write_run(op, {sequence, sequence + 1}, unit % heads, step);
-        attend_whole(op, plan, plan.tiles[sequence], unit % heads, scratch, step);
-      }
+    const std::size_t count = step.sequences * heads;
+    member.share_ahead(count, 1, [&](std::size_t unit, std::size_t, std::size_t next) {
+      write_run(op, {unit / heads, unit / heads + 1}, unit % heads, step);
+      attend_whole(op, plan, place_of(unit), next < count ? place_of(next) : Place{}, cold, scratch, step);
     });
     return;
   }
   member.share(runs_.size() * heads, 1, [&](std::size_t begin, std::size_t end) {
     for (std::size_t unit = begin; unit < end; ++unit) write_run(op, runs_[unit / heads], unit % heads, step);
   });
-  if (shared_out) {
+  if (plan.split) {
     attend_split(op, plan, member, step);
     return;
   }
   // Later tiles of a prompt see more keys: they go first, so that the last ones to be taken are short.
-  const std::size_t count = plan.tiles.size();
-  member.share(count * heads, 1, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t unit = begin; unit < end; ++unit) {
-      attend_whole(op, plan, plan.tiles[count - 1 - unit / heads], unit % heads, scratch, step);
-    }
+  const std::size_t count = plan.tiles.size() * heads;
+  const auto from_end = [&](std::size_t unit) { return place_of((plan.tiles.size() - 1 - unit / heads) * heads + unit % heads); };
+  member.share_ahead(count, 1, [&](std::size_t unit, std::size_t, std::size_t next) {
+    attend_whole(op, plan, from_end(unit), next < count ? from_end(next) : Place{}, cold, scratch, step);
   });
 }
 

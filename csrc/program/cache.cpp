@@ -62,7 +62,7 @@ void Cache::allocate(std::size_t num_blocks, std::size_t block_size) {
     layers_[layer].offset = offset;
     offset += shape(layer).layer_bytes();
   }
-  memory_ = AlignedBytes(bytes_per_block_ * num_blocks);
+  memory_ = AlignedBytes(bytes_per_block_ * (num_blocks+512));
 }
 
 void Cache::copy(const std::vector<BlockCopy>& copies) {

@@ -33,8 +33,8 @@ class Cache {
   std::size_t block_size() const { return block_size_; }
 
   CacheShape shape(std::size_t layer) const { return {type_, layers_[layer].kv_heads, layers_[layer].head_dim, block_size_}; }
-  CacheBlocks<std::uint8_t> blocks(std::size_t layer) { return {memory_.data() + layers_[layer].offset, bytes_per_block_}; }
-  CacheBlocks<const std::uint8_t> blocks(std::size_t layer) const { return {memory_.data() + layers_[layer].offset, bytes_per_block_}; }
+  CacheBlocks<std::uint8_t> blocks(std::size_t layer) { return {memory_.data(), bytes_per_block_, layers_[layer].offset, shape(layer).head_bytes()}; }
+  CacheBlocks<const std::uint8_t> blocks(std::size_t layer) const { return {memory_.data(), bytes_per_block_, layers_[layer].offset, shape(layer).head_bytes()}; }
 
   // One after another. Throws std::invalid_argument, with nothing copied, for a block or a number of tokens out of range.
   void copy(const std::vector<BlockCopy>& copies);

@@ -184,25 +184,26 @@ void Program::prepare(const StepInputs& step) {
     if (op == nullptr) continue;
     const CacheShape shape = cache_.shape(op->layer);
     const std::size_t group = op->heads / shape.kv_heads;
-    const bool known = std::any_of(plans_.begin(), plans_.end(), [group](const AttentionPlan& plan) { return plan.group == group; });
-    if (!known) plans_.push_back(plan_attention(step, group));
-    const AttentionPlan& plan = *std::find_if(plans_.begin(), plans_.end(), [group](const AttentionPlan& p) { return p.group == group; });
+    const auto fits = [&](const AttentionPlan& plan) { return plan.kv_heads == shape.kv_heads && plan.group == group; };
+    if (std::none_of(plans_.begin(), plans_.end(), fits)) {
+      plans_.push_back(plan_attention(step, group, shape.kv_heads, static_cast<std::size_t>(team_->size())));
+    }
+    const AttentionPlan& plan = plan_of(*op);
     query_bytes = std::max(query_bytes, op->heads * step.tokens * shape.query_bytes());
     const std::size_t softmax = kQueryRows * (2 + shape.dim_padded());
-    scratch_floats = std::max(scratch_floats, 2 * softmax);
-    if (split(plan, shape.kv_heads)) {
-      partial_floats = std::max(partial_floats, plan.tiles.size() * shape.kv_heads * plan.most_partitions * softmax);
-    }
+    scratch_floats = std::max(scratch_floats, 3 * softmax);
+    if (plan.split) partial_floats = std::max(partial_floats, plan.tiles.size() * shape.kv_heads * plan.pieces * softmax);
   }
   queries_.reserve(query_bytes);
   partials_.reserve(partial_floats * sizeof(float));
   for (Scratch& scratch : scratch_) scratch.softmax.reserve(scratch_floats * sizeof(float));
 }
 
-// Whether partitions are shared out: with few tiles and long contexts some threads would have nothing to do.
-bool Program::split(const AttentionPlan& plan, std::size_t kv_heads) const {
-  const auto threads = static_cast<std::size_t>(team_->size());
-  return threads > 1 && plan.most_partitions > 1 && plan.tiles.size() * kv_heads < 4 * threads;
+const AttentionPlan& Program::plan_of(const AttendOp& op) const {
+  const std::size_t kv_heads = cache_.shape(op.layer).kv_heads;
+  return *std::find_if(plans_.begin(), plans_.end(), [&](const AttentionPlan& plan) {
+    return plan.kv_heads == kv_heads && plan.group * kv_heads == op.heads;
+  });
 }
 
 void Program::execute(Member& member, const StepInputs& step) {

@@ -69,6 +69,12 @@ struct Rope {
   float scale;
 };
 
+// A partition of the keys of a tile, for one KV head; no tile means none.
+struct Place {
+  const TileRange* tile = nullptr;
+  std::size_t kv_head = 0, partition = 0;
+};
+
 class Program {
  public:
   Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels, CacheType cache_type);
@@ -129,14 +135,18 @@ class Program {
   template <typename Put>
   void convert_rows(std::size_t target, Member& member, const StepInputs& step, Put&& put);
   void write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step);
-  void attend_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, std::size_t partition,
-                   std::size_t partitions, const StepInputs& step, Softmax result);
+  KeyRange keys_of(const Place& place, const StepInputs& step) const;
+  void attend_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,
+                        const StepInputs& step, Softmax result);
+  void attend_partitions(const AttendOp& op, const AttentionPlan& plan, const Place& place, std::size_t last, const Place& after, bool& cold,
+                         const StepInputs& step, Softmax result, Softmax space);
   void finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result);
-  void attend_whole(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Scratch& scratch,
+  void attend_whole(const AttendOp& op, const AttentionPlan& plan, const Place& start, const Place& after, bool& cold, Scratch& scratch,
                     const StepInputs& step);
   void attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step);
-  std::size_t first_partition(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const;
-  bool split(const AttentionPlan& plan, std::size_t kv_heads) const;
+  Place first_place(const AttendOp& op, const AttentionPlan& plan, std::size_t tile, std::size_t kv_head) const;
+  Range partitions_of(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const;
+  const AttentionPlan& plan_of(const AttendOp& op) const;
   void fill_rope(std::size_t index, Member& member, const StepInputs& step);
   const AttentionKernels& attention() const { return kernels_.attention[static_cast<std::size_t>(cache_.type())]; }
 

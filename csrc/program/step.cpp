@@ -62,9 +62,29 @@ std::vector<StripRun> strip_runs(const StepInputs& step) {
   return runs;
 }
 
-AttentionPlan plan_attention(const StepInputs& step, std::size_t group) {
+namespace {
+
+// Long runs first, which ask in time for what follows, and short ones at the end, so that threads end together.
+void share_out(AttentionPlan& plan, std::size_t threads) {
+  const std::size_t units = plan.tiles.size() * plan.kv_heads;
+  plan.split = threads > 1 && plan.most_partitions > 1 && units < 4 * threads;
+  if (!plan.split) return;
+  const std::size_t spans = (plan.most_partitions + kSpan - 1) / kSpan;
+  plan.grain = units * spans < 8 * threads ? 1 : kSpan;
+  plan.pieces = (plan.most_partitions + plan.grain - 1) / plan.grain;
+  for (std::size_t first = 0; first < units * plan.pieces;) {
+    const std::size_t left = units * plan.pieces - first, last = first + std::max<std::size_t>(1, left / (2 * threads));
+    plan.runs.push_back({first, last});
+    first = last;
+  }
+}
+
+}  // namespace
+
+AttentionPlan plan_attention(const StepInputs& step, std::size_t group, std::size_t kv_heads, std::size_t threads) {
   AttentionPlan plan;
   plan.group = group;
+  plan.kv_heads = kv_heads;
   plan.row_positions.resize(step.tokens * group);
   for (std::size_t row = 0; row < plan.row_positions.size(); ++row) plan.row_positions[row] = step.positions[row / group];
   for (std::size_t s = 0; s < step.sequences; ++s) {
@@ -77,6 +97,7 @@ AttentionPlan plan_attention(const StepInputs& step, std::size_t group) {
       first = last;
     }
   }
+  share_out(plan, threads);
   return plan;
 }
 

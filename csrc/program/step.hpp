@@ -38,12 +38,26 @@ struct TileRange {
   std::size_t keys;  // keys that its last row sees
 };
 
-// How the step is cut for attention with `group` query heads to a KV head.
+struct Range {
+  std::size_t first, last;
+};
+
+// Partitions that are merged with one another before they are merged with others, counted from a sequence's start: always the same tree of
+// sums. What a thread hands to another is then one result for each span.
+constexpr std::size_t kSpan = 4;
+
+// How the step is cut for attention with `group` query heads to each of `kv_heads` KV heads.
 struct AttentionPlan {
-  std::size_t group = 0;
+  std::size_t group = 0, kv_heads = 0;
   std::vector<TileRange> tiles;
   std::vector<std::int32_t> row_positions;  // [tokens · group]
   std::size_t most_partitions = 0;
+
+  // With few tiles and long contexts some threads would have nothing to do. Then partitions are shared out as well: pieces of `grain`
+  // partitions (1 or kSpan), `pieces` of them for each tile and KV head, in runs that follow one another in memory.
+  bool split = false;
+  std::size_t grain = 1, pieces = 0;
+  std::vector<Range> runs;  // of pieces
 };
 
 // Checks the step against what the program holds: every index in range, so that no input can reach beyond a buffer.
@@ -52,6 +66,6 @@ void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_
 
 std::vector<StripRun> strip_runs(const StepInputs& step);
 
-AttentionPlan plan_attention(const StepInputs& step, std::size_t group);
+AttentionPlan plan_attention(const StepInputs& step, std::size_t group, std::size_t kv_heads, std::size_t threads);
 
 }  // namespace octavo

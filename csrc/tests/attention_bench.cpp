@@ -66,8 +66,9 @@ struct Bench {
     for (std::size_t layer = 0; layer < cache.layers(); ++layer) {
       for (std::size_t head = 0; head < kHeads; ++head) {
         for (std::size_t first = 0; first < tokens; first += kPartition) {
-          attention.attend({query.data(), positions.data(), rows}, shape, cache.blocks(layer), blocks.data(), head,
-                           {first, std::min(tokens, first + kPartition), tokens, first == 0}, 0, first == 0 ? running : part);
+          const std::size_t last = std::min(tokens, first + kPartition);
+          const KeyPass keys{{blocks.data(), head, first, last}, {blocks.data(), head, last, std::min(tokens, last + kPartition)}, first == 0};
+          attention.attend({query.data(), positions.data(), rows}, shape, cache.blocks(layer), keys, 0, first == 0 ? running : part);
           if (first != 0) kernels.merge(rows, kDim, running, part);
         }
       }

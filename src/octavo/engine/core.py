@@ -101,5 +101,6 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         weights_bytes=model.weights_bytes,
         kv_cache_bytes=pool.num_blocks * model.kv_bytes_per_block,
         version=__version__,
+        kv_cache_dtype=model.kv_cache_dtype,
     )
     return EngineCore(scheduler, executor, info)

@@ -34,7 +34,7 @@ class InProcessExecutor:
             model = build_model(checkpoint)
             self._progress.start(model.check(), f"Loading {path.name}")
             try:
-                program = backend.compile(model.graph, model.weight, self._progress.advance)
+                program = backend.compile(model.graph, model.weight, self._progress.advance, self._config.cache.kv_cache_dtype)
             except ModelLoadError as error:  # of a tensor, which doesn't know its file
                 raise type(error)(f"{path}: {error.message}") from error
             finally:
@@ -48,6 +48,7 @@ class InProcessExecutor:
             max_model_len=model.max_model_len,
             weights_bytes=program.weights_bytes,
             kv_bytes_per_block=program.kv_bytes_per_block(self._config.cache.block_size),
+            kv_cache_dtype=program.kv_cache_dtype,
             notes=(*backend_notes(self._config.backend), *program.notes),
         )
 

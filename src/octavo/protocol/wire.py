@@ -85,3 +85,4 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     weights_bytes: int = 0
     kv_cache_bytes: int = 0
     version: str = ""
+    kv_cache_dtype: str = ""
