@@ -96,7 +96,7 @@ def test_templates_that_fail_are_a_clear_error(template: str, message: str) -> N
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
         "{% macro f(n) %}{% if n %}{{ f(n - 1) | length }}{{ f(n - 1) }}{% endif %}{% endmacro %}{% set x = f(60) %}",
         "{{ ([R] * 100000) | map('sum') | list | length }}",
-        "{{ ([R] * 100000) | select('in', [R | list]) | list | length }}",
+        "{{ ([100000] * 100000) | select('in', R | list) | list | length }}",
     ],
 )
 def test_templates_that_never_end_are_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
