@@ -115,6 +115,7 @@ def test_throughput_after_a_shared_prefix(config, cache):
     assert results["prompt_tokens_cached"] == (6 * 64 if cache else 0)
     assert results["prompt_tokens_computed"] == (6 * 10 if cache else 6 * 74)
     assert results["model"]["enable_prefix_caching"] is cache
+    assert (results["share_of_limit"] is None) is cache
     assert 0 < results["kv_fill_mean"] <= 1
 
 

@@ -13,7 +13,9 @@ from octavo.protocol.errors import ConfigError
 
 MIB, GIB = 1 << 20, 1 << 30
 # A block of 16 tokens takes 1 MiB; a request of the full 1000 tokens needs 63.
-MODEL = LoadedModel("llama", "reference", vocab_size=100, max_model_len=1000, weights_bytes=2 * GIB, kv_bytes_per_block=MIB)
+MODEL = LoadedModel(
+    "llama", "reference", vocab_size=100, max_model_len=1000, weights_bytes=2 * GIB, kv_bytes_per_block=MIB, kv_cache_dtype="float32"
+)
 
 
 def size(*, total: int = 16 * GIB, available: int = 15 * GIB, seats: int = 64, longest: int | None = None, **cache: Any) -> PoolSize:

@@ -49,6 +49,11 @@ class Program(Protocol):
         """What a user should know of how the model runs: weights that were rounded, a slower backend than asked for."""
         ...
 
+    @property
+    def kv_cache_dtype(self) -> str:
+        """The type that keys and values are held in."""
+        ...
+
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes of keys and values of one block, all layers together."""
         ...

@@ -120,6 +120,12 @@ def describe_runs(
     total = output + workload.prompt_tokens
     best = session.cost.batch_seconds(machine, lengths)
     ops = sum(session.cost.batch_ops(lengths))
+    cached = chosen.stats[-1].prefix_cache_hits - chosen.before.prefix_cache_hits
+    limits = {
+        "ops_per_s": ops / chosen.seconds,
+        "limit_output_tokens_per_s": output / best,
+        "share_of_limit": best / chosen.seconds,
+    }
     results = {
         "model": session.describe(),
         "seconds": chosen.seconds,
@@ -127,12 +133,11 @@ def describe_runs(
         "requests_per_s": len(workload.asks) / chosen.seconds,
         "output_tokens_per_s": output / chosen.seconds,
         "total_tokens_per_s": total / chosen.seconds,
-        "ops_per_s": ops / chosen.seconds,
-        "limit_output_tokens_per_s": output / best,
-        "share_of_limit": best / chosen.seconds,
+        # They are those of computing every token.
+        **(dict.fromkeys(limits) if cached else limits),
         **gauges(chosen.stats, block_size),
         "prompt_tokens_computed": chosen.stats[-1].prompt_tokens_computed - chosen.before.prompt_tokens_computed,
-        "prompt_tokens_cached": chosen.stats[-1].prefix_cache_hits - chosen.before.prefix_cache_hits,
+        "prompt_tokens_cached": cached,
         **times(chosen.outputs),
     }
     tables = [machine.table(), session.table(), _speed_table(workload, results), _engine_table(results)]
@@ -178,7 +183,7 @@ def _speed_table(workload: Workload, results: dict[str, Any]) -> Table:
         number(max(results["seconds_of_runs"]) - min(results["seconds_of_runs"]), 2),
         number(results["output_tokens_per_s"]),
         number(results["total_tokens_per_s"]),
-        number(results["ops_per_s"] / 1e9),
+        number(None if results["ops_per_s"] is None else results["ops_per_s"] / 1e9),
         number(results["limit_output_tokens_per_s"]),
         percent(results["share_of_limit"]),
     ]

@@ -98,7 +98,7 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         pool.num_blocks,
         config.cache.block_size,
         prefix_caching=config.cache.enable_prefix_caching,
-        scope=CacheScope(model.digest),
+        scope=CacheScope(model.digest, model.kv_cache_dtype),
     )
     scheduler = Scheduler(config.scheduler, cache, max_model_len=pool.max_model_len, vocab_size=model.vocab_size)
     info = EngineInfo(

@@ -20,6 +20,7 @@ class LoadedModel:
     max_model_len: int
     weights_bytes: int
     kv_bytes_per_block: int
+    kv_cache_dtype: str
     digest: str = ""
     threads: str = ""
     notes: tuple[str, ...] = ()

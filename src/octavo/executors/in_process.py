@@ -54,6 +54,7 @@ class InProcessExecutor:
             max_model_len=model.max_model_len,
             weights_bytes=program.weights_bytes,
             kv_bytes_per_block=program.kv_bytes_per_block(self._config.cache.block_size),
+            kv_cache_dtype=program.kv_cache_dtype,
             digest=digest,
             notes=(*backend_notes(self._config.backend), *cores.notes, *program.notes),
         )
