@@ -184,6 +184,6 @@ def octavo_forward(path: Path, tokens: list[int]) -> Array:
     for last in range(3, len(tokens) + 1):
         first = 0 if last == 3 else last - 1
         request = WorkerRequest("only", GrowingArray(tokens[:last]), first, blocks, None)  # type: ignore[arg-type]
-        rows.append(program.run(build_inputs([(request, last - first)], 4))[0])
+        rows.append(program.run(build_inputs([(request, last - first, 0)], 4))[0])
     program.close()
     return np.stack(rows)

@@ -95,4 +95,4 @@ def one_sequence(tokens: np.ndarray, build_inputs: Any) -> Any:
 
     blocks = GrowingArray(list(range(len(tokens) // 16)))
     request = WorkerRequest("only", GrowingArray(list(tokens)), 0, blocks, None)  # type: ignore[arg-type]
-    return replace(build_inputs([(request, len(tokens))], 16), logit_rows=np.arange(len(tokens) - 1, dtype=np.int32))
+    return replace(build_inputs([(request, len(tokens), 0)], 16), logit_rows=np.arange(len(tokens) - 1, dtype=np.int32))
