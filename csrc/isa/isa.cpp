@@ -5,19 +5,32 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if OCTAVO_X86
+#include <cpuid.h>
+#endif
+
 namespace octavo {
 namespace {
 
 constexpr std::array<std::string_view, 4> kNames{"portable", "avx2", "avx512_vnni", "avx512_bf16"};
+
+#if OCTAVO_X86
+// F16C, MOVBE and LZCNT, whose names Clang's __builtin_cpu_supports does not know before version 18. They need no registers of their own.
+bool has_f16c_movbe_lzcnt() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kMovbe = 1u << 22, kF16c = 1u << 29, kLzcnt = 1u << 5;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (kMovbe | kF16c)) != (kMovbe | kF16c)) return false;
+  return __get_cpuid(0x80000001u, &a, &b, &c, &d) && (c & kLzcnt) != 0;
+}
+#endif
 
 std::vector<Isa> detect() {
   std::vector<Isa> found{Isa::kPortable};
 #if OCTAVO_X86
   // The compiler's runtime reads cpuid, and clears what the operating system doesn't save (xgetbv).
   __builtin_cpu_init();
-  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-                  __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("lzcnt") &&
-                  __builtin_cpu_supports("movbe") && __builtin_cpu_supports("popcnt");
+  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                  __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt") && has_f16c_movbe_lzcnt();
   if (!v3) return found;
   found.push_back(Isa::kAvx2);
   const bool v4 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&

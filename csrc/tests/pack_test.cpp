@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -26,6 +27,7 @@ constexpr Storage kStorages[] = {Storage::kF32,  Storage::kF16,  Storage::kBf16,
 constexpr Layout kLayouts[] = {Layout::kInt4, Layout::kInt8, Layout::kBf16};
 
 using Bytes = std::vector<std::uint8_t>;
+using Sizes = std::initializer_list<std::size_t>;
 
 bool is_block(Storage storage) { return storage >= Storage::kQ8_0; }
 
@@ -255,8 +257,8 @@ void every_storage_layout_and_shape() {
   std::mt19937 random(7);
   for (const Storage storage : kStorages) {
     for (const Layout layout : kLayouts) {
-      for (const std::size_t outputs : {1, 15, 16, 17, 100}) {
-        for (const std::size_t inner : {32, 64, 576, 1, 33, 95, 256, 768}) {
+      for (const std::size_t outputs : Sizes{1, 15, 16, 17, 100}) {
+        for (const std::size_t inner : Sizes{32, 64, 576, 1, 33, 95, 256, 768}) {
           if (row_bytes(storage, inner) == 0) continue;
           Checkpoint from(storage, outputs, inner, random);
           const Packed packed(from, layout);
