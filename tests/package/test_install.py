@@ -1,6 +1,7 @@
 """What installing Octavo brings along, and what its wheel holds."""
 
 import importlib.metadata as metadata
+import platform
 import py_compile
 import re
 import subprocess
@@ -15,8 +16,12 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+import octavo
+from octavo.backends.select import has_native
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 150_000_000
+WHEEL_LIMIT = 2_000_000
 
 
 def metadata_of_the_project() -> dict[str, Any]:
@@ -105,6 +110,34 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: Path):
     assert names == {path.relative_to(ROOT / "src").as_posix() for path in sources}
     assert "octavo/py.typed" in names
     assert {"METADATA", "entry_points.txt", "licenses/LICENSE"} <= info
+
+
+@pytest.mark.skipif(not has_native(), reason="Octavo was installed without a C++ compiler")
+def test_the_wheel_has_one_native_module_for_the_pythons_that_it_names(wheel: Path):
+    """From 3.12 on it is for the stable ABI, and so for all later versions."""
+    with zipfile.ZipFile(wheel) as archive:
+        modules = [name for name in archive.namelist() if name.endswith((".so", ".dylib"))]
+    python, abi, system = wheel.stem.split("-")[2:]
+    if sys.version_info >= (3, 12):
+        assert (python, abi) == ("cp312", "abi3")
+        assert modules == ["octavo/_native.abi3.so"]
+    else:
+        assert (python, abi) == ("cp311", "cp311")
+        (module,) = modules
+        assert re.fullmatch(r"octavo/_native\.cpython-311-[a-z0-9_-]+\.so", module)
+    assert system != "any"
+    assert wheel.stat().st_size < WHEEL_LIMIT
+
+
+@pytest.mark.skipif(not has_native(), reason="Octavo was installed without a C++ compiler")
+def test_a_wheel_in_an_empty_environment_serves_a_model(wheel: Path, tmp_path: Path):
+    """With what pip finds for it and nothing else."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=120)
+    python = str(tmp_path / "venv/bin/python")
+    subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel)], check=True, timeout=600)
+    done = subprocess.run([python, str(ROOT / "scripts/check_wheel.py")], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"octavo {octavo.__version__} on cpython {platform.python_version()}: _native.")
 
 
 def test_the_wheel_s_command_runs(wheel: Path, tmp_path: Path):
