@@ -56,7 +56,7 @@ docs: setup ## Write the generated pages of docs/
 docs-check: setup ## Fail when a generated page is stale
 	$(PY) scripts/gen_docs.py --check
 
-check: lint types imports docs-check test ## Lint, types, imports, docs, tests; CI also runs native-test and sanitize
+check: lint types imports docs-check test ## Lint, types, imports, docs, tests; CI also runs native-test, sanitize and test-aarch64
 
 wheel: setup ## Build a wheel into dist/
 	$(PY) -m pip wheel -q --no-deps -w dist .
