@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -64,11 +65,22 @@ class Turn {
   bool& running_;
 };
 
+CacheType cache_type_of(const std::string& name) {
+  static const std::map<std::string, CacheType> kByName = {{"float32", CacheType::kFloat32},
+                                                           {"bfloat16", CacheType::kBfloat16},
+                                                           {"float16", CacheType::kFloat16},
+                                                           {"int8", CacheType::kInt8},
+                                                           {"fp8", CacheType::kFp8}};
+  const auto found = kByName.find(name);
+  require(found != kByName.end(), "unknown type of the KV cache");
+  return found->second;
+}
+
 // A program that one Python thread runs at a time.
 class BoundProgram {
  public:
-  BoundProgram(std::size_t vocabulary, int threads, std::vector<int> cores, const std::string& isa)
-      : program_(vocabulary, threads, std::move(cores), kernels_of(isa.empty() ? chosen() : from_name(isa))) {}
+  BoundProgram(std::size_t vocabulary, int threads, std::vector<int> cores, const std::string& isa, const std::string& cache_type)
+      : program_(vocabulary, threads, std::move(cores), kernels_of(isa.empty() ? chosen() : from_name(isa)), cache_type_of(cache_type)) {}
 
   // To be changed, which it must not be while it runs.
   Program* operator->() {
@@ -138,6 +150,18 @@ class BoundProgram {
     return as_tuple(*results);
   }
 
+  nb::bytes read_block(std::int64_t block) {
+    const Turn turn(running_);
+    return nb::bytes(program_.cache().block(block), program_.cache().bytes_per_block(program_.cache().block_size()));
+  }
+
+  void write_block(std::int64_t block, const nb::bytes& bytes) {
+    const Turn turn(running_);
+    std::uint8_t* target = program_.cache().block(block);
+    require(bytes.size() == program_.cache().bytes_per_block(program_.cache().block_size()), "a block has another number of bytes");
+    std::memcpy(target, bytes.data(), bytes.size());
+  }
+
   Results sample(const GivenLogits& logits, const Records& records, const Integers& ids, const Integers& counts) {
     const Turn turn(running_);
     const SamplingInputs sampling = sampling_of(records, ids, counts);
@@ -198,8 +222,8 @@ NB_MODULE(_native, module) {
       "The instruction sets that this machine can run, the least able first.");
   bind_probes(module);
   nb::class_<BoundProgram>(module, "Program", "A model as fused operations; see csrc/program/program.hpp.")
-      .def(nb::init<std::size_t, int, std::vector<int>, const std::string&>(), nb::arg("vocabulary"), nb::arg("threads"), nb::arg("cores"),
-           nb::arg("isa"))
+      .def(nb::init<std::size_t, int, std::vector<int>, const std::string&, const std::string&>(), nb::arg("vocabulary"), nb::arg("threads"), nb::arg("cores"),
+           nb::arg("isa"), nb::arg("cache_type") = "bfloat16")
       .def("add_floats", [](BoundProgram& p, std::size_t width, bool samples) { return p->add_floats(width, samples); })
       .def("add_activations",
            [](BoundProgram& p, std::size_t inner, bool integer, bool samples) { return p->add_activations(inner, integer, samples); })
@@ -218,7 +242,7 @@ NB_MODULE(_native, module) {
            })
       .def("fill", &BoundProgram::fill)
       .def("add_rope", [](BoundProgram& p, const Floats& frequencies, float scale) { return p->add_rope(copy_of(frequencies), scale); })
-      .def("add_cache_layer", [](BoundProgram& p, std::size_t kv_heads, std::size_t head_dim) { return p->add_cache_layer(kv_heads, head_dim); })
+      .def("add_cache_layer", [](BoundProgram& p, std::size_t kv_heads, std::size_t head_dim) { return p->cache().add_layer(kv_heads, head_dim); })
       .def("embed", [](BoundProgram& p, std::size_t linear, std::size_t target) { p->add_operation(EmbedOp{linear, target}); })
       .def("gather", [](BoundProgram& p, std::size_t source, std::size_t target) { p->add_operation(GatherOp{source, target}); })
       .def("norm", [](BoundProgram& p, std::size_t source, std::size_t vector, std::size_t target,
@@ -236,14 +260,16 @@ NB_MODULE(_native, module) {
            [](BoundProgram& p, std::size_t source, std::size_t target, std::size_t layer, std::size_t rope, std::size_t heads,
               std::size_t window, float scale) { p->add_operation(AttendOp{source, target, layer, rope, heads, window, scale}); })
       .def("weights_bytes", [](const BoundProgram& p) { return p.read().weights_bytes(); })
-      .def("cache_bytes_per_block", [](const BoundProgram& p, std::size_t block_size) { return p.read().cache_bytes_per_block(block_size); })
-      .def("allocate_cache", [](BoundProgram& p, std::size_t blocks, std::size_t block_size) { p->allocate_cache(blocks, block_size); })
+      .def("cache_bytes_per_block", [](const BoundProgram& p, std::size_t block_size) { return p.read().cache().bytes_per_block(block_size); })
+      .def("allocate_cache", [](BoundProgram& p, std::size_t blocks, std::size_t block_size) { p->cache().allocate(blocks, block_size); })
       .def("copy_blocks",
            [](BoundProgram& p, const std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>& copies) {
              std::vector<BlockCopy> list;
              for (const auto& [source, destination, tokens] : copies) list.push_back({source, destination, tokens});
-             p->copy_blocks(list);
+             p->cache().copy(list);
            })
+      .def("read_block", &BoundProgram::read_block)
+      .def("write_block", &BoundProgram::write_block)
       .def("run", &BoundProgram::run)
       .def("run_and_sample", &BoundProgram::run_and_sample)
       .def("sample", &BoundProgram::sample);

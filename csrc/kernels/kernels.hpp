@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cache.hpp"
 #include "kernels/layout.hpp"
 
 namespace octavo {
@@ -12,21 +13,6 @@ namespace octavo {
 // What a product does with its results.
 enum class Store : int { kAssign = 0, kAdd = 1 };
 
-// Keys and values of one layer, in bfloat16. A block holds `block_size` tokens (a multiple of 16) of every KV head; a head's part of a block is
-// cut into strips of 16 tokens. In a strip of keys, word 32·p + 2·t + i is dimension 2·p + i of token t; in a strip of values, word
-// 2·dim_padded·u + 2·d + i is dimension d of token 2·u + i. So both products of attention read whole vectors and never sum across lanes.
-struct CacheShape {
-  std::size_t kv_heads;
-  std::size_t head_dim;    // even
-  std::size_t block_size;  // a multiple of 16
-
-  std::size_t dim_padded() const { return (head_dim + 15) / 16 * 16; }
-  std::size_t strip_words() const { return 16 * dim_padded(); }
-  std::size_t head_words() const { return strip_words() * (block_size / 16); }
-  std::size_t block_words() const { return head_words() * kv_heads; }
-};
-
-constexpr int kStrip = 16;               // tokens in a strip
 constexpr std::size_t kPartition = 256;  // keys in a partition: softmax is exact within one, and partitions merge in order
 constexpr int kQueryRows = 6;            // most query rows of a tile
 constexpr std::size_t kSampleRun = 256;  // values of a row of logits that sampling takes at a time
@@ -34,9 +20,8 @@ constexpr int kSampleSets = 16;          // of a run: those whose index is the s
 
 // Rows of queries that share a KV head: each row is one head of one token.
 struct QueryTile {
-  const std::uint16_t* query;  // bfloat16 [rows][dim_padded], scaled by scale · log2(e)
-  std::size_t query_stride;
-  const std::int32_t* positions;  // [rows]
+  const std::uint8_t* query;      // [rows][query_bytes], scaled by scale · log2(e)
+  const std::int32_t* positions;  // [rows], none below the one before
   int rows;
 };
 
@@ -45,6 +30,35 @@ struct Softmax {
   float* maximum;  // [rows]
   float* total;    // [rows]
   float* output;   // [rows][dim_padded]
+};
+
+// Keys [first, last) of a sequence for one KV head; `blocks` is the sequence's block table.
+struct KeyRange {
+  const std::int32_t* blocks;
+  std::size_t kv_head;
+  std::size_t first, last;
+};
+
+// What a thread attends over: the keys of one partition, and those of the one after it, if there is any, so that their memory is asked for in
+// time. Nothing has asked for that of a `cold` one.
+struct KeyPass {
+  KeyRange now, next;
+  bool cold;
+};
+
+// Attention over a cache of one type.
+struct AttentionKernels {
+  // One head of a token's query: scaled, and in the form that multiplies the cache's keys, padded with zeros. For bfloat16 and fp8 rounded to
+  // bfloat16; for int8 to 15 bits with a scale; otherwise in float32.
+  void (*pack_query)(const float* head, float scale, const CacheShape& shape, std::uint8_t* query);
+
+  // One head of a token's key and value into `token` of their strip. A strip's first token clears it, so that no stale bits are ever read.
+  void (*write_cache)(const float* key, const float* value, const CacheShape& shape, int token, std::uint8_t* strip);
+
+  // Attention of a tile over the keys of one partition, into a fresh Softmax. `window` is 0 for none. A row's result depends on the keys and
+  // values that it sees and on nothing else, not even where others are no numbers.
+  void (*attend)(const QueryTile& tile, const CacheShape& shape, const CacheBlocks<const std::uint8_t>& cache, const KeyPass& keys,
+                 std::size_t window, Softmax result);
 };
 
 struct Kernels {
@@ -71,19 +85,9 @@ struct Kernels {
   // Rotates one head in place: pairs (i, i + half) by cosine[i] and sine[i], i below half.
   void (*rope_head)(float* head, const float* cosine, const float* sine, std::size_t half);
 
-  // One head of a token's query: scaled, rounded to bfloat16, padded with zeros.
-  void (*pack_query)(const float* head, float scale, std::size_t head_dim, std::uint16_t* query);
+  AttentionKernels attention[kCacheTypes];
 
-  // One head of a token's key and value into `token` of their strips. A strip's first token clears it, so that no stale bits are ever read.
-  void (*write_cache)(const float* key, const float* value, const CacheShape& shape, int token, std::uint16_t* key_strip,
-                      std::uint16_t* value_strip);
-
-  // Attention of a tile over the keys of one partition, into a fresh Softmax. `keys` and `values` are the cache of one layer, `blocks` the
-  // sequence's block table, `first` and `last` the partition's range of keys. `window` is 0 for none.
-  void (*attend)(const QueryTile& tile, const CacheShape& shape, const std::uint16_t* keys, const std::uint16_t* values,
-                 const std::int32_t* blocks, std::size_t kv_head, std::size_t first, std::size_t last, std::size_t window, Softmax result);
-
-  // Merges a partition's softmax into the running one; partitions must come in order.
+  // Merges a partition's softmax into the running one; partitions must come in order. A row that sees nothing of the partition stays as it is.
   void (*merge)(int rows, std::size_t dim_padded, Softmax running, Softmax partition);
 
   // output / total of one row.

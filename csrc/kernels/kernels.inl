@@ -27,6 +27,7 @@ namespace OCTAVO_ISA {
 #include "kernels/rows.inl"
 #include "kernels/dot.inl"
 #include "kernels/product.inl"
+#include "kernels/cache.inl"
 #include "kernels/attention.inl"
 #include "kernels/sampling.inl"
 
@@ -41,9 +42,8 @@ const Kernels OCTAVO_TABLE = {
     OCTAVO_ISA::product,
     OCTAVO_ISA::silu_mul,
     OCTAVO_ISA::rope_head,
-    OCTAVO_ISA::pack_query,
-    OCTAVO_ISA::write_cache,
-    OCTAVO_ISA::attend,
+    {OCTAVO_ISA::kAttention<CacheType::kFloat32>, OCTAVO_ISA::kAttention<CacheType::kBfloat16>, OCTAVO_ISA::kAttention<CacheType::kFloat16>,
+     OCTAVO_ISA::kAttention<CacheType::kInt8>, OCTAVO_ISA::kAttention<CacheType::kFp8>},
     OCTAVO_ISA::merge,
     OCTAVO_ISA::normalize,
     OCTAVO_ISA::scan_row,

@@ -86,6 +86,7 @@ OCTAVO_INLINE void tile_integer(const TileOf& tile, Sums<Rows, Panels>& y) {
 
 // A pair of bfloat16 in every lane, ready to be multiplied.
 struct PairOf {
+  PairOf() = default;
 #if defined(__AVX512BF16__)
   Words both;
 
@@ -94,6 +95,7 @@ struct PairOf {
   Floats first, second;
 
   OCTAVO_MEMBER explicit PairOf(Words pairs) : first((Floats)(pairs << 16)), second((Floats)(pairs & 0xffff0000u)) {}
+  OCTAVO_MEMBER PairOf(Floats first_, Floats second_) : first(first_), second(second_) {}
 #endif
 };
 

@@ -62,7 +62,30 @@ OCTAVO_INLINE void store_bytes(std::int8_t* target, Ints x) {
 OCTAVO_INLINE Floats to_float(Ints x) { return __builtin_convertvector(x, Floats); }
 
 // The larger of each lane; a NaN on either side gives the right side, `b`.
-OCTAVO_INLINE Floats max(Floats a, Floats b) { return a > b ? a : b; }
+OCTAVO_INLINE Floats max(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (Floats)_mm_max_ps((__m128)a, (__m128)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+// The smaller, likewise.
+OCTAVO_INLINE Floats min(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (Floats)_mm_min_ps((__m128)a, (__m128)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 
 OCTAVO_INLINE Floats absolute(Floats x) { return (Floats)((Words)x & 0x7fffffffu); }
 
@@ -129,20 +152,22 @@ OCTAVO_INLINE Floats half_to_float(const std::uint8_t* source) {
 #endif
 }
 
+// The lower half of each lane; the upper must be zero.
+OCTAVO_INLINE Halves narrow(Words x) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i packed = _mm256_packus_epi32((__m256i)x, (__m256i)x);
+  return (Halves)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+  return __builtin_convertvector(x, Halves);
+#endif
+}
+
 // Rounded to nearest even; NaN stays NaN.
 OCTAVO_INLINE Halves float_to_bf16(Floats x) {
   const Words bits = (Words)x;
   const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Words quiet = (bits >> 16) | 0x40u;
-  const Words chosen = x != x ? quiet : rounded;
-#if defined(__AVX512F__)
-  return __builtin_convertvector(chosen, Halves);
-#elif defined(__AVX2__)
-  const __m256i packed = _mm256_packus_epi32((__m256i)chosen, (__m256i)chosen);
-  return (Halves)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
-#else
-  return __builtin_convertvector(chosen, Halves);
-#endif
+  return narrow(x != x ? quiet : rounded);
 }
 
 OCTAVO_INLINE std::uint16_t float_to_bf16(float x) {
@@ -153,14 +178,18 @@ OCTAVO_INLINE std::uint16_t float_to_bf16(float x) {
 }
 
 // 2^x to less than a unit in the last place, exact at whole numbers; 0 below 2^-126, so that a masked score of −infinity weighs exactly
-// nothing, and infinity from 127.5 on. NaN stays NaN.
+// nothing, and infinity from 2^128 on at the latest. NaN stays NaN.
 OCTAVO_INLINE Floats exp2(Floats x) {
   const Floats low = splat(-126.0f), high = splat(128.0f);  // the exponent of infinity
-  Floats bounded = x < low ? low : x;
-  bounded = bounded > high ? high : bounded;
+#if defined(__AVX512F__)
+  const Floats bounded = min(high, x);
+  const Floats whole = (Floats)_mm512_roundscale_ps((__m512)bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  const Floats bounded = min(high, max(low, x));
   const Floats magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to a whole number, in the low bits
   const Floats shifted = bounded + magic;
   const Floats whole = shifted - magic;
+#endif
   const Floats part = bounded - whole;
   // Interpolates (2^x − 1) / x at Chebyshev's points of [−1/2, 1/2], to a part in 10^8.
   Floats y = splat(1.5453162945592661e-4f);
@@ -170,7 +199,11 @@ OCTAVO_INLINE Floats exp2(Floats x) {
   y = fma(y, part, splat(2.4022650760568137e-1f));
   y = fma(y, part, splat(6.9314718802622877e-1f));
   y = fma(y, part, splat(1.0f));
+#if defined(__AVX512F__)
+  const __mmask16 kept = _mm512_cmp_ps_mask((__m512)x, (__m512)low, _CMP_NLT_UQ);
+  return (Floats)_mm512_maskz_scalef_ps(kept, (__m512)y, (__m512)whole);
+#else
   const Floats power = (Floats)(((Ints)shifted - (Ints)magic + 127) << 23);
-  const Floats result = y * power;
-  return x < low ? Floats{} : result;
+  return x < low ? Floats{} : y * power;
+#endif
 }

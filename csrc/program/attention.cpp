@@ -1,7 +1,7 @@
 // Rope, cache write and attention, shared out over tiles of query rows and KV heads.
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 #include "program/program.hpp"
 
@@ -14,25 +14,17 @@ constexpr float kLog2E = 1.44269504088896340736f;
 // A softmax in `floats` of kQueryRows · (2 + width).
 Softmax softmax_at(float* floats) { return {floats, floats + kQueryRows, floats + 2 * kQueryRows}; }
 
-void clear(Softmax softmax, int rows, std::size_t width) {
-  std::fill_n(softmax.maximum, rows, -std::numeric_limits<float>::infinity());
-  std::fill_n(softmax.total, rows, 0.0f);
-  std::fill_n(softmax.output, static_cast<std::size_t>(rows) * width, 0.0f);
-}
-
 }  // namespace
 
 // Turns and stores what the tokens of a run bring for one KV head: the queries of its group, and its key and value where it has a slot.
 void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step) {
-  CacheLayer& layer = layers_[op.layer];
-  const CacheShape shape = shape_of(layer);
-  const std::size_t dim = shape.head_dim, group = op.heads / shape.kv_heads, width = shape.dim_padded();
+  const CacheShape shape = cache_.shape(op.layer);
+  const CacheBlocks<std::uint8_t> blocks = cache_.blocks(op.layer);
+  const std::size_t dim = shape.head_dim, group = op.heads / shape.kv_heads, size = shape.query_bytes();
   const std::size_t half = ropes_[op.rope].inverse_frequencies.size();
   const auto* cosines = reinterpret_cast<const float*>(cosines_[op.rope].data());
   const auto* sines = reinterpret_cast<const float*>(sines_[op.rope].data());
-  auto* keys = reinterpret_cast<std::uint16_t*>(layer.keys.data());
-  auto* values = reinterpret_cast<std::uint16_t*>(layer.values.data());
-  auto* queries = reinterpret_cast<std::uint16_t*>(queries_.data()) + kv_head * step.tokens * group * width;
+  std::uint8_t* queries = queries_.data() + kv_head * step.tokens * group * size;
   for (std::size_t token = run.first; token < run.last; ++token) {
     float* row = floats_[op.source].row(token);
     const float* cosine = cosines + token * half;
@@ -40,33 +32,49 @@ void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_
     for (std::size_t head = 0; head < group; ++head) {
       float* query = row + (kv_head * group + head) * dim;
       kernels_.rope_head(query, cosine, sine, half);
-      kernels_.pack_query(query, op.scale * kLog2E, dim, queries + (token * group + head) * width);
+      attention().pack_query(query, op.scale * kLog2E, shape, queries + (token * group + head) * size);
     }
     if (step.slots[token] == kCached) continue;
     float* key = row + (op.heads + kv_head) * dim;
     const float* value = row + (op.heads + shape.kv_heads + kv_head) * dim;
     kernels_.rope_head(key, cosine, sine, half);
     const auto slot = static_cast<std::size_t>(step.slots[token]);
-    const std::size_t at = slot / block_size_ * shape.block_words() + kv_head * shape.head_words() +
-                           slot % block_size_ / kStrip * shape.strip_words();
-    kernels_.write_cache(key, value, shape, static_cast<int>(slot % kStrip), keys + at, values + at);
+    std::uint8_t* strip = blocks.block(slot / shape.block_size) + shape.strip_at(kv_head, slot);
+    attention().write_cache(key, value, shape, static_cast<int>(slot % kStrip), strip);
   }
 }
 
-void Program::attend_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, std::size_t partition,
-                          const StepInputs& step, Softmax result) {
-  const CacheLayer& layer = layers_[op.layer];
-  const CacheShape shape = shape_of(layer);
-  const std::size_t width = shape.dim_padded();
-  const auto* queries = reinterpret_cast<const std::uint16_t*>(queries_.data()) + (kv_head * step.tokens * plan.group + tile.first) * width;
-  const QueryTile rows{queries, width, plan.row_positions.data() + tile.first, static_cast<int>(tile.last - tile.first)};
-  kernels_.attend(rows, shape, reinterpret_cast<const std::uint16_t*>(layer.keys.data()),
-                  reinterpret_cast<const std::uint16_t*>(layer.values.data()), step.block_tables + tile.sequence * step.table_width, kv_head,
-                  partition * kPartition, std::min(tile.keys, (partition + 1) * kPartition), op.window, result);
+KeyRange Program::keys_of(const Place& place, const StepInputs& step) const {
+  if (place.tile == nullptr) return {nullptr, 0, 0, 0};
+  const std::size_t first = place.partition * kPartition;
+  return {step.block_tables + place.tile->sequence * step.table_width, place.kv_head, first, std::min(place.tile->keys, first + kPartition)};
+}
+
+// Attends over one partition, and asks for what the thread takes next. `cold` says whether nothing has asked for this one.
+void Program::attend_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,
+                               const StepInputs& step, Softmax result) {
+  const CacheShape shape = cache_.shape(op.layer);
+  const TileRange& tile = *place.tile;
+  const std::uint8_t* queries = queries_.data() + (place.kv_head * step.tokens * plan.group + tile.first) * shape.query_bytes();
+  const QueryTile rows{queries, plan.row_positions.data() + tile.first, static_cast<int>(tile.last - tile.first)};
+  attention().attend(rows, shape, std::as_const(cache_).blocks(op.layer), {keys_of(place, step), keys_of(next, step), cold}, op.window, result);
+  cold = next.tile == nullptr;
+}
+
+// Attends over the partitions from `place` up to `last`, all of one span, and merges them in order. `after` is what follows them.
+void Program::attend_partitions(const AttendOp& op, const AttentionPlan& plan, const Place& place, std::size_t last, const Place& after,
+                                bool& cold, const StepInputs& step, Softmax result, Softmax space) {
+  const std::size_t width = cache_.shape(op.layer).dim_padded();
+  for (Place here = place; here.partition < last; ++here.partition) {
+    const Place next{here.tile, here.kv_head, here.partition + 1};
+    const bool begins = here.partition == place.partition;
+    attend_partition(op, plan, here, next.partition < last ? next : after, cold, step, begins ? result : space);
+    if (!begins) kernels_.merge(static_cast<int>(here.tile->last - here.tile->first), width, result, space);
+  }
 }
 
 void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result) {
-  const CacheShape shape = shape_of(layers_[op.layer]);
+  const CacheShape shape = cache_.shape(op.layer);
   for (std::size_t row = tile.first; row < tile.last; ++row) {
     const std::size_t token = row / plan.group, head = kv_head * plan.group + row % plan.group, local = row - tile.first;
     kernels_.normalize(result.output + local * shape.dim_padded(), result.total[local], shape.head_dim,
@@ -74,86 +82,117 @@ void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const T
   }
 }
 
-// One thread takes a tile through all partitions, in order.
-void Program::attend_whole(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Scratch& scratch,
+// One thread takes a tile from its first partition at `start` through all its spans, in order. `after` is what follows.
+void Program::attend_whole(const AttendOp& op, const AttentionPlan& plan, const Place& start, const Place& after, bool& cold, Scratch& scratch,
                            const StepInputs& step) {
-  const std::size_t width = shape_of(layers_[op.layer]).dim_padded();
-  const int rows = static_cast<int>(tile.last - tile.first);
+  const std::size_t width = cache_.shape(op.layer).dim_padded(), size = kQueryRows * (2 + width);
   auto* floats = reinterpret_cast<float*>(scratch.softmax.data());
-  const Softmax running = softmax_at(floats), part = softmax_at(floats + kQueryRows * (2 + width));
-  clear(running, rows, width);
-  for (std::size_t partition = first_partition(op, plan, tile); partition * kPartition < tile.keys; ++partition) {
-    attend_tile(op, plan, tile, kv_head, partition, step, part);
-    kernels_.merge(rows, width, running, part);
+  const Softmax running = softmax_at(floats), span = softmax_at(floats + size), space = softmax_at(floats + 2 * size);
+  const TileRange& tile = *start.tile;
+  const std::size_t end = partitions_of(op, plan, tile).last;
+  for (Place here = start; here.partition < end;) {
+    const Place next{here.tile, here.kv_head, std::min(end, (here.partition / kSpan + 1) * kSpan)};
+    const bool begins = here.partition == start.partition;
+    attend_partitions(op, plan, here, next.partition, next.partition < end ? next : after, cold, step, begins ? running : span, space);
+    if (!begins) kernels_.merge(static_cast<int>(tile.last - tile.first), width, running, span);
+    here = next;
   }
-  finish_tile(op, plan, tile, kv_head, running);
+  finish_tile(op, plan, tile, start.kv_head, running);
 }
 
-// Threads take partitions, then tiles merge theirs in order: the same sums as in attend_whole.
+Place Program::first_place(const AttendOp& op, const AttentionPlan& plan, std::size_t tile, std::size_t kv_head) const {
+  return {&plan.tiles[tile], kv_head, partitions_of(op, plan, plan.tiles[tile]).first};
+}
+
+// Threads take pieces, and the last of a unit is followed by the merging of all: the same sums as in attend_whole.
 void Program::attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step) {
-  const CacheShape shape = shape_of(layers_[op.layer]);
-  const std::size_t width = shape.dim_padded(), size = kQueryRows * (2 + width), heads = shape.kv_heads;
+  const std::size_t size = kQueryRows * (2 + cache_.shape(op.layer).dim_padded());
   auto* partials = reinterpret_cast<float*>(partials_.data());
-  const auto partial = [&](std::size_t unit, std::size_t partition) {
-    return softmax_at(partials + (unit * plan.most_partitions + partition) * size);
+  const Softmax space = softmax_at(reinterpret_cast<float*>(scratch_[static_cast<std::size_t>(member.index())].softmax.data()));
+  // The partitions of a piece that the tile sees.
+  const auto seen_of = [&](const Piece& piece) {
+    const Range all = partitions_of(op, plan, plan.tiles[piece.unit / plan.kv_heads]);
+    return Range{std::clamp(piece.first, all.first, all.last), std::clamp(piece.last, all.first, all.last)};
   };
-  member.share(plan.tiles.size() * heads * plan.most_partitions, 1, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t work = begin; work < end; ++work) {
-      const std::size_t unit = work / plan.most_partitions, partition = work % plan.most_partitions;
-      const TileRange& tile = plan.tiles[unit / heads];
-      if (partition < first_partition(op, plan, tile) || partition * kPartition >= tile.keys) continue;
-      attend_tile(op, plan, tile, unit % heads, partition, step, partial(unit, partition));
+  const auto first_in = [&](const Range& pieces) {
+    for (std::size_t index = pieces.first; index < pieces.last; ++index) {
+      const Piece& piece = plan.pieces[index];
+      const Range seen = seen_of(piece);
+      if (seen.first < seen.last) return Place{&plan.tiles[piece.unit / plan.kv_heads], piece.unit % plan.kv_heads, seen.first};
     }
-  });
-  member.share(plan.tiles.size() * heads, 1, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t unit = begin; unit < end; ++unit) {
-      const TileRange& tile = plan.tiles[unit / heads];
-      const int rows = static_cast<int>(tile.last - tile.first);
-      const Softmax running = softmax_at(reinterpret_cast<float*>(scratch_[static_cast<std::size_t>(member.index())].softmax.data()));
-      clear(running, rows, width);
-      for (std::size_t partition = first_partition(op, plan, tile); partition * kPartition < tile.keys; ++partition) {
-        kernels_.merge(rows, width, running, partial(unit, partition));
+    return Place{};
+  };
+  bool cold = true;
+  member.share_ahead(plan.runs.size(), 1, [&](std::size_t run, std::size_t, std::size_t next) {
+    const Range& pieces = plan.runs[run];
+    const Place after = next < plan.runs.size() ? first_in(plan.runs[next]) : Place{};
+    for (std::size_t index = pieces.first; index < pieces.last; ++index) {
+      const Piece& piece = plan.pieces[index];
+      const Range seen = seen_of(piece);
+      if (seen.first < seen.last) {
+        const Place here = first_in({index, index + 1}), following = first_in({index + 1, pieces.last});
+        attend_partitions(op, plan, here, seen.last, following.tile != nullptr ? following : after, cold, step,
+                          softmax_at(partials + index * size), space);
       }
-      finish_tile(op, plan, tile, unit % heads, running);
+      if (plan.left[piece.unit].fetch_sub(1, std::memory_order_acq_rel) == 1) merge_unit(op, plan, piece.unit);
     }
   });
 }
 
-// Partitions that lie before every row's window add exactly nothing, so they are not read.
-std::size_t Program::first_partition(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const {
-  const auto first = static_cast<std::size_t>(plan.row_positions[tile.first]) + 1;
-  return op.window == 0 || first <= op.window ? 0 : (first - op.window) / kPartition;
+// Merges the pieces of a unit, span by span, and makes it ready for the next operation.
+void Program::merge_unit(const AttendOp& op, const AttentionPlan& plan, std::size_t unit) {
+  const std::size_t width = cache_.shape(op.layer).dim_padded(), size = kQueryRows * (2 + width);
+  const TileRange& tile = plan.tiles[unit / plan.kv_heads];
+  const Range all = partitions_of(op, plan, tile), own = plan.unit_pieces[unit];
+  const int rows = static_cast<int>(tile.last - tile.first);
+  const auto result = [&](std::size_t index) { return softmax_at(reinterpret_cast<float*>(partials_.data()) + index * size); };
+  std::size_t first = own.first;
+  while (plan.pieces[first].last <= all.first) ++first;
+  for (std::size_t span = first; span < own.last;) {
+    std::size_t next = span + 1;
+    for (; next < own.last && plan.pieces[next].first / kSpan == plan.pieces[span].first / kSpan; ++next) {
+      kernels_.merge(rows, width, result(span), result(next));
+    }
+    if (span != first) kernels_.merge(rows, width, result(first), result(span));
+    span = next;
+  }
+  finish_tile(op, plan, tile, unit % plan.kv_heads, result(first));
+  plan.left[unit].store(own.last - own.first, std::memory_order_relaxed);
+}
+
+// Those that any of its rows sees. What lies before every row's window adds exactly nothing, so it is not read.
+Range Program::partitions_of(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const {
+  const auto seen = static_cast<std::size_t>(plan.row_positions[tile.first]) + 1;
+  return {op.window == 0 || seen <= op.window ? 0 : (seen - op.window) / kPartition, (tile.keys + kPartition - 1) / kPartition};
 }
 
 void Program::run_op(const AttendOp& op, Member& member, const StepInputs& step) {
-  const std::size_t heads = layers_[op.layer].kv_heads, group = op.heads / heads;
-  const AttentionPlan& plan = *std::find_if(plans_.begin(), plans_.end(), [group](const AttentionPlan& p) { return p.group == group; });
+  const AttentionPlan& plan = plan_of(op);
+  const std::size_t heads = plan.kv_heads;
   Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
-  const bool shared_out = split(plan, heads);
-  if (step.tokens == step.sequences && !shared_out && plan.tiles.size() == step.sequences) {
+  bool cold = true;
+  const auto place_of = [&](std::size_t unit) { return first_place(op, plan, unit / heads, unit % heads); };
+  if (step.tokens == step.sequences && !plan.split && plan.tiles.size() == step.sequences) {
     // One token and one tile a sequence: whoever writes a head's key and value is the only one to read them in this step.
-    member.share(step.sequences * heads, 1, [&](std::size_t begin, std::size_t end) {
-      for (std::size_t unit = begin; unit < end; ++unit) {
-        const std::size_t sequence = unit / heads;
-        write_run(op, {sequence, sequence + 1}, unit % heads, step);
-        attend_whole(op, plan, plan.tiles[sequence], unit % heads, scratch, step);
-      }
+    const std::size_t count = step.sequences * heads;
+    member.share_ahead(count, 1, [&](std::size_t unit, std::size_t, std::size_t next) {
+      write_run(op, {unit / heads, unit / heads + 1}, unit % heads, step);
+      attend_whole(op, plan, place_of(unit), next < count ? place_of(next) : Place{}, cold, scratch, step);
     });
     return;
   }
   member.share(runs_.size() * heads, 1, [&](std::size_t begin, std::size_t end) {
     for (std::size_t unit = begin; unit < end; ++unit) write_run(op, runs_[unit / heads], unit % heads, step);
   });
-  if (shared_out) {
+  if (plan.split) {
     attend_split(op, plan, member, step);
     return;
   }
   // Later tiles of a prompt see more keys: they go first, so that the last ones to be taken are short.
-  const std::size_t count = plan.tiles.size();
-  member.share(count * heads, 1, [&](std::size_t begin, std::size_t end) {
-    for (std::size_t unit = begin; unit < end; ++unit) {
-      attend_whole(op, plan, plan.tiles[count - 1 - unit / heads], unit % heads, scratch, step);
-    }
+  const std::size_t count = plan.tiles.size() * heads;
+  const auto from_end = [&](std::size_t unit) { return place_of((plan.tiles.size() - 1 - unit / heads) * heads + unit % heads); };
+  member.share_ahead(count, 1, [&](std::size_t unit, std::size_t, std::size_t next) {
+    attend_whole(op, plan, from_end(unit), next < count ? from_end(next) : Place{}, cold, scratch, step);
   });
 }
 

@@ -14,11 +14,12 @@ void require(bool condition, const char* message) {
 
 }  // namespace
 
-Program::Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels)
+Program::Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels, CacheType cache_type)
     : vocabulary_(vocabulary),
       kernels_(kernels),
       team_(std::make_unique<Team>(threads, std::move(cores))),
       sampler_(vocabulary, threads, kernels),
+      cache_(cache_type),
       arenas_(static_cast<std::size_t>(threads)) {
   scratch_.resize(static_cast<std::size_t>(threads));
 }
@@ -107,12 +108,6 @@ std::size_t Program::add_rope(std::vector<float> inverse_frequencies, float scal
   return ropes_.size() - 1;
 }
 
-std::size_t Program::add_cache_layer(std::size_t kv_heads, std::size_t head_dim) {
-  require(kv_heads > 0 && head_dim > 0 && head_dim % 2 == 0, "a cache layer needs heads of an even size");
-  layers_.push_back({kv_heads, head_dim, {}, {}});
-  return layers_.size() - 1;
-}
-
 namespace {
 
 // Which form of activations a layout multiplies.
@@ -154,7 +149,8 @@ void Program::add_operation(Operation operation) {
     same_rows(activations_.at(gated->source).samples, activations_.at(gated->target).samples);
     shared_[gated->target] = true;
   } else if (const auto* attend = std::get_if<AttendOp>(&operation)) {
-    const CacheLayer& layer = layers_.at(attend->layer);
+    require(attend->layer < cache_.layers(), "attention needs a layer of the cache");
+    const CacheShape layer = cache_.shape(attend->layer);
     require(attend->heads > 0 && attend->heads % layer.kv_heads == 0, "the heads are no multiple of the KV heads");
     require(floats_.at(attend->source).width == (attend->heads + 2 * layer.kv_heads) * layer.head_dim, "attention's source has another width");
     require(floats_.at(attend->target).width == attend->heads * layer.head_dim, "attention's target has another width");
@@ -171,70 +167,10 @@ std::size_t Program::weights_bytes() const {
   return total;
 }
 
-std::size_t Program::cache_bytes_per_block(std::size_t block_size) const {
-  std::size_t words = 0;
-  for (const CacheLayer& layer : layers_) words += 2 * CacheShape{layer.kv_heads, layer.head_dim, block_size}.block_words();
-  return words * sizeof(std::uint16_t);
-}
-
-void Program::allocate_cache(std::size_t num_blocks, std::size_t block_size) {
-  require(block_size > 0 && block_size % kStrip == 0, "the block size must be a multiple of 16");
-  num_blocks_ = num_blocks;
-  block_size_ = block_size;
-  // The kernel commits the memory as it is first written; a strip's first token clears it.
-  for (CacheLayer& layer : layers_) {
-    const std::size_t bytes = shape_of(layer).block_words() * num_blocks * sizeof(std::uint16_t);
-    layer.keys = AlignedBytes(bytes);
-    layer.values = AlignedBytes(bytes);
-  }
-}
-
-namespace {
-
-// Copies the first `tokens` of one head's strips of keys and values, and clears the rest. See CacheShape for where each token lies.
-void copy_head(const CacheShape& shape, std::size_t tokens, std::uint16_t* keys, const std::uint16_t* key_source, std::uint16_t* values,
-               const std::uint16_t* value_source) {
-  const std::size_t width = shape.dim_padded(), begun = (tokens + kStrip - 1) / kStrip * shape.strip_words();
-  std::memmove(keys, key_source, begun * sizeof(std::uint16_t));
-  std::memmove(values, value_source, begun * sizeof(std::uint16_t));
-  std::fill(keys + begun, keys + shape.head_words(), std::uint16_t{0});
-  std::fill(values + begun, values + shape.head_words(), std::uint16_t{0});
-  if (tokens % kStrip == 0) return;
-  std::uint16_t* key_strip = keys + begun - shape.strip_words();
-  std::uint16_t* value_strip = values + begun - shape.strip_words();
-  for (std::size_t token = tokens % kStrip; token < kStrip; ++token) {
-    for (std::size_t pair = 0; pair < width / 2; ++pair) std::fill_n(key_strip + 32 * pair + 2 * token, 2, std::uint16_t{0});
-    for (std::size_t d = 0; d < width; ++d) value_strip[2 * width * (token / 2) + 2 * d + token % 2] = 0;
-  }
-}
-
-}  // namespace
-
-void Program::copy_blocks(const std::vector<BlockCopy>& copies) {
-  for (const BlockCopy& copy : copies) {
-    require(copy.source >= 0 && copy.destination >= 0 && static_cast<std::size_t>(copy.source) < num_blocks_ &&
-                static_cast<std::size_t>(copy.destination) < num_blocks_,
-            "a block to copy is out of range");
-    require(copy.tokens >= 0 && static_cast<std::size_t>(copy.tokens) <= block_size_, "a number of tokens to copy is out of range");
-  }
-  for (CacheLayer& layer : layers_) {
-    const CacheShape shape = shape_of(layer);
-    auto* keys = reinterpret_cast<std::uint16_t*>(layer.keys.data());
-    auto* values = reinterpret_cast<std::uint16_t*>(layer.values.data());
-    for (const BlockCopy& copy : copies) {
-      for (std::size_t head = 0; head < shape.kv_heads; ++head) {
-        const std::size_t from = static_cast<std::size_t>(copy.source) * shape.block_words() + head * shape.head_words();
-        const std::size_t to = static_cast<std::size_t>(copy.destination) * shape.block_words() + head * shape.head_words();
-        copy_head(shape, static_cast<std::size_t>(copy.tokens), keys + to, keys + from, values + to, values + from);
-      }
-    }
-  }
-}
-
 void Program::check(const StepInputs& step) const {
-  require(block_size_ != 0, "the cache is not allocated");
+  require(cache_.block_size() != 0, "the cache is not allocated");
   require(!operations_.empty() && std::holds_alternative<ProductOp>(operations_.back()), "the last operation must be the logits' product");
-  check_step(step, vocabulary_, num_blocks_, block_size_);
+  check_step(step, vocabulary_, cache_.num_blocks(), cache_.block_size());
 }
 
 const float* Program::logits() { return floats_[std::get<ProductOp>(operations_.back()).target].row(0); }
@@ -283,31 +219,32 @@ void Program::prepare(const StepInputs& step) {
   }
   runs_ = strip_runs(step);
   plans_.clear();
-  std::size_t query_words = 0, partial_floats = 0, scratch_floats = 0;
+  std::size_t query_bytes = 0, partial_floats = 0, scratch_floats = 0;
   for (const Operation& operation : operations_) {
     const auto* op = std::get_if<AttendOp>(&operation);
     if (op == nullptr) continue;
-    const CacheShape shape = shape_of(layers_[op->layer]);
+    const CacheShape shape = cache_.shape(op->layer);
     const std::size_t group = op->heads / shape.kv_heads;
-    const bool known = std::any_of(plans_.begin(), plans_.end(), [group](const AttentionPlan& plan) { return plan.group == group; });
-    if (!known) plans_.push_back(plan_attention(step, group));
-    const AttentionPlan& plan = *std::find_if(plans_.begin(), plans_.end(), [group](const AttentionPlan& p) { return p.group == group; });
-    query_words = std::max(query_words, op->heads * step.tokens * shape.dim_padded());
-    const std::size_t softmax = kQueryRows * (2 + shape.dim_padded());
-    scratch_floats = std::max(scratch_floats, 2 * softmax);
-    if (split(plan, shape.kv_heads)) {
-      partial_floats = std::max(partial_floats, plan.tiles.size() * shape.kv_heads * plan.most_partitions * softmax);
+    const auto fits = [&](const AttentionPlan& plan) { return plan.kv_heads == shape.kv_heads && plan.group == group; };
+    if (std::none_of(plans_.begin(), plans_.end(), fits)) {
+      plans_.push_back(plan_attention(step, group, shape.kv_heads, static_cast<std::size_t>(team_->size())));
     }
+    const AttentionPlan& plan = plan_of(*op);
+    query_bytes = std::max(query_bytes, op->heads * step.tokens * shape.query_bytes());
+    const std::size_t softmax = kQueryRows * (2 + shape.dim_padded());
+    scratch_floats = std::max(scratch_floats, 3 * softmax);
+    if (plan.split) partial_floats = std::max(partial_floats, plan.pieces.size() * softmax);
   }
-  queries_.reserve(query_words * sizeof(std::uint16_t));
+  queries_.reserve(query_bytes);
   partials_.reserve(partial_floats * sizeof(float));
   for (Scratch& scratch : scratch_) scratch.softmax.reserve(scratch_floats * sizeof(float));
 }
 
-// Whether partitions are shared out: with few tiles and long contexts some threads would have nothing to do.
-bool Program::split(const AttentionPlan& plan, std::size_t kv_heads) const {
-  const auto threads = static_cast<std::size_t>(team_->size());
-  return threads > 1 && plan.most_partitions > 1 && plan.tiles.size() * kv_heads < 4 * threads;
+const AttentionPlan& Program::plan_of(const AttendOp& op) const {
+  const std::size_t kv_heads = cache_.shape(op.layer).kv_heads;
+  return *std::find_if(plans_.begin(), plans_.end(), [&](const AttentionPlan& plan) {
+    return plan.kv_heads == kv_heads && plan.group * kv_heads == op.heads;
+  });
 }
 
 void Program::execute(Member& member, const StepInputs& step) {

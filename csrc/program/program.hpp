@@ -15,6 +15,7 @@
 #include "kernels/kernels.hpp"
 #include "pack/pack.hpp"
 #include "program/buffers.hpp"
+#include "program/cache.hpp"
 #include "program/step.hpp"
 #include "sampling/sampler.hpp"
 #include "team/team.hpp"
@@ -82,19 +83,15 @@ struct Rope {
   float scale;
 };
 
-// The first `tokens` slots of block `source` go to block `destination`, whose other slots become zero.
-struct BlockCopy {
-  std::int64_t source, destination, tokens;
-};
-
-struct CacheLayer {
-  std::size_t kv_heads, head_dim;
-  AlignedBytes keys, values;
+// A partition of the keys of a tile, for one KV head; no tile means none.
+struct Place {
+  const TileRange* tile = nullptr;
+  std::size_t kv_head = 0, partition = 0;
 };
 
 class Program {
  public:
-  Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels);
+  Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels, CacheType cache_type);
 
   std::size_t add_floats(std::size_t width, bool samples);
   std::size_t add_activations(std::size_t inner, bool integer, bool samples);
@@ -108,15 +105,13 @@ class Program {
   // Packs one panel. Threads may pack different ones at the same time.
   PackStats pack(std::size_t index, const CheckpointLinear& checkpoint, std::size_t panel);
   std::size_t add_rope(std::vector<float> inverse_frequencies, float scale);
-  std::size_t add_cache_layer(std::size_t kv_heads, std::size_t head_dim);
   // Throws std::invalid_argument if the operation's buffers and weights do not fit together.
   void add_operation(Operation operation);
 
   std::size_t weights_bytes() const;
-  std::size_t cache_bytes_per_block(std::size_t block_size) const;
-  void allocate_cache(std::size_t num_blocks, std::size_t block_size);
-  // One after another. Throws std::invalid_argument, with nothing copied, for a block or a number of tokens out of range.
-  void copy_blocks(const std::vector<BlockCopy>& copies);
+  // Keys and values; layers are added to it, and it is allocated, before the first step.
+  Cache& cache() { return cache_; }
+  const Cache& cache() const { return cache_; }
 
   // Runs one step; the result is [samples][vocabulary] floats, valid until the next run. Whoever looks at them for longer holds
   // `logits_memory`: the next run may overwrite them, but does not free them then.
@@ -159,16 +154,21 @@ class Program {
   template <typename Put>
   void convert_rows(std::size_t target, Member& member, const StepInputs& step, Put&& put);
   void write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step);
-  void attend_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, std::size_t partition,
-                   const StepInputs& step, Softmax result);
+  KeyRange keys_of(const Place& place, const StepInputs& step) const;
+  void attend_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,
+                        const StepInputs& step, Softmax result);
+  void attend_partitions(const AttendOp& op, const AttentionPlan& plan, const Place& place, std::size_t last, const Place& after, bool& cold,
+                         const StepInputs& step, Softmax result, Softmax space);
   void finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result);
-  void attend_whole(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Scratch& scratch,
+  void attend_whole(const AttendOp& op, const AttentionPlan& plan, const Place& start, const Place& after, bool& cold, Scratch& scratch,
                     const StepInputs& step);
   void attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step);
-  std::size_t first_partition(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const;
-  bool split(const AttentionPlan& plan, std::size_t kv_heads) const;
+  void merge_unit(const AttendOp& op, const AttentionPlan& plan, std::size_t unit);
+  Place first_place(const AttendOp& op, const AttentionPlan& plan, std::size_t tile, std::size_t kv_head) const;
+  Range partitions_of(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const;
+  const AttentionPlan& plan_of(const AttendOp& op) const;
   void fill_rope(std::size_t index, Member& member, const StepInputs& step);
-  CacheShape shape_of(const CacheLayer& layer) const { return {layer.kv_heads, layer.head_dim, block_size_}; }
+  const AttentionKernels& attention() const { return kernels_.attention[static_cast<std::size_t>(cache_.type())]; }
 
   std::size_t vocabulary_;
   const Kernels& kernels_;
@@ -181,16 +181,15 @@ class Program {
   std::vector<Arena> arenas_;  // one for each region
   std::vector<Linear> linears_;
   std::vector<Rope> ropes_;
-  std::vector<CacheLayer> layers_;
+  Cache cache_;
   std::vector<Operation> operations_;
   std::vector<Scratch> scratch_;
-  std::size_t num_blocks_ = 0, block_size_ = 0;
 
   // Of the step that runs.
   std::vector<StripRun> runs_;
   std::vector<AttentionPlan> plans_;
   std::vector<AlignedBytes> cosines_, sines_;  // for each rope [tokens][frequencies]
-  AlignedBytes queries_;                       // bfloat16 [kv head][tokens · group][dim_padded]
+  AlignedBytes queries_;                       // [kv head][tokens · group][query_bytes]
   AlignedBytes partials_;                      // softmax of each partition, when partitions are shared out
 };
 

@@ -62,9 +62,45 @@ std::vector<StripRun> strip_runs(const StepInputs& step) {
   return runs;
 }
 
-AttentionPlan plan_attention(const StepInputs& step, std::size_t group) {
+namespace {
+
+// Long runs first, which ask in time for what follows, and short ones at the end, so that threads end together.
+void share_out(AttentionPlan& plan, std::size_t threads) {
+  const std::size_t units = plan.tiles.size() * plan.kv_heads;
+  plan.split = threads > 1 && plan.most_partitions > 1 && units < 4 * threads;
+  if (!plan.split) return;
+  const auto partitions_of = [&](std::size_t unit) { return (plan.tiles[unit / plan.kv_heads].keys + kPartition - 1) / kPartition; };
+  std::size_t whole = 0;
+  for (std::size_t unit = 0; unit < units; ++unit) whole += partitions_of(unit);
+  // A piece is a span, but towards the end, and wherever there are few of them, a partition.
+  const std::size_t fine = std::min(whole, 2 * kSpan * threads);
+  std::size_t before = 0;
+  plan.left = std::make_unique<std::atomic<std::size_t>[]>(units);
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    const std::size_t begin = plan.pieces.size(), partitions = partitions_of(unit);
+    for (std::size_t first = 0; first < partitions;) {
+      const std::size_t size = before + first + kSpan + fine > whole ? 1 : kSpan;
+      const std::size_t last = std::min(partitions, first + size);
+      plan.pieces.push_back({unit, first, last});
+      first = last;
+    }
+    before += partitions;
+    plan.unit_pieces.push_back({begin, plan.pieces.size()});
+    plan.left[unit].store(plan.pieces.size() - begin, std::memory_order_relaxed);
+  }
+  for (std::size_t first = 0; first < plan.pieces.size();) {
+    const std::size_t last = first + std::max<std::size_t>(1, (plan.pieces.size() - first) / (3 * threads));
+    plan.runs.push_back({first, last});
+    first = last;
+  }
+}
+
+}  // namespace
+
+AttentionPlan plan_attention(const StepInputs& step, std::size_t group, std::size_t kv_heads, std::size_t threads) {
   AttentionPlan plan;
   plan.group = group;
+  plan.kv_heads = kv_heads;
   plan.row_positions.resize(step.tokens * group);
   for (std::size_t row = 0; row < plan.row_positions.size(); ++row) plan.row_positions[row] = step.positions[row / group];
   for (std::size_t s = 0; s < step.sequences; ++s) {
@@ -77,6 +113,7 @@ AttentionPlan plan_attention(const StepInputs& step, std::size_t group) {
       first = last;
     }
   }
+  share_out(plan, threads);
   return plan;
 }
 

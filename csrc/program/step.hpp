@@ -1,8 +1,10 @@
 // One step as the caller lays it out, and what all operations of the step share.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/kernels.hpp"
@@ -38,12 +40,33 @@ struct TileRange {
   std::size_t keys;  // keys that its last row sees
 };
 
-// How the step is cut for attention with `group` query heads to a KV head.
+struct Range {
+  std::size_t first, last;
+};
+
+// Partitions that are merged with one another before they are merged with others, counted from a sequence's start: always the same tree of
+// sums. What a thread hands to another is then one result for each span.
+constexpr std::size_t kSpan = 4;
+
+// Partitions of one span and one unit (a tile for a KV head) that a thread takes as a whole.
+struct Piece {
+  std::size_t unit, first, last;
+};
+
+// How the step is cut for attention with `group` query heads to each of `kv_heads` KV heads.
 struct AttentionPlan {
-  std::size_t group = 0;
+  std::size_t group = 0, kv_heads = 0;
   std::vector<TileRange> tiles;
   std::vector<std::int32_t> row_positions;  // [tokens · group]
   std::size_t most_partitions = 0;
+
+  // With few tiles and long contexts some threads would have nothing to do. Then partitions are shared out as well: in pieces, unit after unit
+  // (tile · kv_heads + KV head), which threads take in runs. Whoever does the last piece of a unit that is left merges them all.
+  bool split = false;
+  std::vector<Piece> pieces;
+  std::vector<Range> runs;         // of pieces
+  std::vector<Range> unit_pieces;  // of each unit
+  std::unique_ptr<std::atomic<std::size_t>[]> left;  // pieces of each unit that are still to be done; all of them again when an operation ends
 };
 
 // Checks the step against what the program holds: every index in range, so that no input can reach beyond a buffer.
@@ -52,6 +75,6 @@ void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_
 
 std::vector<StripRun> strip_runs(const StepInputs& step);
 
-AttentionPlan plan_attention(const StepInputs& step, std::size_t group);
+AttentionPlan plan_attention(const StepInputs& step, std::size_t group, std::size_t kv_heads, std::size_t threads);
 
 }  // namespace octavo

@@ -40,10 +40,17 @@ class Member {
   // `work(region, begin, end)` gets units of one region.
   template <typename Count, typename Chunk, typename Work>
   void share_regions(Count&& count, Chunk&& chunk, Work&& work);
+  // The same, for work that is done sooner when what follows is known: `work(begin, end, next)` is told where the chunk begins that this thread
+  // takes after this one, or `count` if there is none.
+  template <typename Work>
+  void share_ahead(std::size_t count, std::size_t chunk, Work&& work);
 
  private:
   friend class Team;
   Member(Team& team, int index) : team_(team), index_(index) {}
+
+  // What hands out the chunks of this turn.
+  std::atomic<std::size_t>& counter();
 
   Team& team_;
   int index_;
@@ -106,6 +113,13 @@ class Team {
 
 inline int Member::size() const { return team_.size(); }
 
+inline std::atomic<std::size_t>& Member::counter() {
+  std::atomic<std::size_t>& next = team_.counters_[turn_ % 2].next;
+  if (index_ == 0) team_.counters_[(turn_ + 1) % 2].next.store(0, std::memory_order_relaxed);
+  ++turn_;
+  return next;
+}
+
 template <typename Work>
 void Member::share(std::size_t count, std::size_t chunk, Work&& work) {
   chunk = std::max<std::size_t>(chunk, 1);
@@ -113,9 +127,7 @@ void Member::share(std::size_t count, std::size_t chunk, Work&& work) {
     for (std::size_t begin = 0; begin < count; begin += chunk) work(begin, std::min(begin + chunk, count));
     return;
   }
-  std::atomic<std::size_t>& next = team_.counters_[turn_ % 2].next;
-  if (index_ == 0) team_.counters_[(turn_ + 1) % 2].next.store(0, std::memory_order_relaxed);
-  ++turn_;
+  std::atomic<std::size_t>& next = counter();
   for (;;) {
     const std::size_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
     if (begin >= count) break;
@@ -139,6 +151,23 @@ void Member::share_regions(Count&& count, Chunk&& chunk, Work&& work) {
       if (begin >= total) break;
       work(region, begin, std::min(begin + step, total));
     }
+  }
+  barrier();
+}
+
+template <typename Work>
+void Member::share_ahead(std::size_t count, std::size_t chunk, Work&& work) {
+  chunk = std::max<std::size_t>(chunk, 1);
+  if (team_.threads_ == 1) {
+    for (std::size_t begin = 0; begin < count; begin += chunk) work(begin, std::min(begin + chunk, count), std::min(begin + chunk, count));
+    return;
+  }
+  std::atomic<std::size_t>& next = counter();
+  std::size_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
+  while (begin < count) {
+    const std::size_t after = std::min(count, next.fetch_add(chunk, std::memory_order_relaxed));
+    work(begin, std::min(begin + chunk, count), after);
+    begin = after;
   }
   barrier();
 }

@@ -38,8 +38,6 @@ bool near(double given, double wanted, double tolerance) { return std::fabs(give
 
 std::uint16_t rounded(float value) { return float_to_bf16(value); }
 
-float widened(float value) { return bf16_to_float(float_to_bf16(value)); }
-
 // Activations of `rows` rows as the program makes them, in memory of exactly their size.
 struct Made {
   std::size_t rows, inner;
@@ -327,108 +325,6 @@ void rope_head(const Kernels& kernels) {
   }
 }
 
-// One KV head's queries, keys and values over scattered blocks, attention by its definition, and by the kernels.
-struct Scene {
-  const Kernels& kernels;
-  CacheShape shape;
-  std::size_t tokens, kv_head;
-  std::vector<float> keys, values;  // [tokens][head_dim]
-  std::vector<std::int32_t> blocks;
-  std::vector<std::uint16_t> key_cache, value_cache;
-
-  Scene(const Kernels& kernels_, CacheShape shape_, std::size_t tokens_)
-      : kernels(kernels_),
-        shape(shape_),
-        tokens(tokens_),
-        kv_head(made() % shape.kv_heads),
-        keys(normals(tokens * shape.head_dim)),
-        values(normals(tokens * shape.head_dim)) {
-    const std::size_t used = (tokens + shape.block_size - 1) / shape.block_size, all = used + 2;
-    // Wherever no token is written there are numbers that are none.
-    key_cache.assign(all * shape.block_words(), 0x7fc1);
-    value_cache.assign(all * shape.block_words(), 0xff80);
-    std::vector<std::int32_t> ids(all);
-    for (std::size_t i = 0; i < all; ++i) ids[i] = static_cast<std::int32_t>(i);
-    std::shuffle(ids.begin(), ids.end(), made);
-    blocks.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(used));
-    for (std::size_t token = 0; token < tokens; ++token) {
-      const std::size_t at = static_cast<std::size_t>(blocks[token / shape.block_size]) * shape.block_words() + kv_head * shape.head_words() +
-                             token % shape.block_size / kStrip * shape.strip_words();
-      kernels.write_cache(&keys[token * shape.head_dim], &values[token * shape.head_dim], shape, static_cast<int>(token % kStrip), &key_cache[at],
-                          &value_cache[at]);
-    }
-  }
-
-  void check(int rows, std::size_t window) {
-    const std::size_t dim = shape.head_dim, width = shape.dim_padded();
-    const std::vector<float> queries = normals(static_cast<std::size_t>(rows) * dim);
-    const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-    std::vector<std::uint16_t> packed(static_cast<std::size_t>(rows) * width);
-    std::vector<std::int32_t> positions(static_cast<std::size_t>(rows));
-    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
-      kernels.pack_query(&queries[r * dim], scale, dim, &packed[r * width]);
-      for (std::size_t d = 0; d < width; ++d) CHECK(packed[r * width + d] == (d < dim ? rounded(queries[r * dim + d] * scale) : 0));
-      positions[r] = static_cast<std::int32_t>(tokens - 1) - static_cast<std::int32_t>((static_cast<std::size_t>(rows) - 1 - r) / 2);
-      if (positions[r] < 0) positions[r] = 0;
-    }
-    std::vector<float> running = softmax_of(rows, width), part = softmax_of(rows, width);
-    const Softmax all = view(running, rows), one = view(part, rows);
-    for (int r = 0; r < rows; ++r) all.maximum[r] = -kInfinity;
-    for (std::size_t first = 0; first < tokens; first += kPartition) {
-      kernels.attend({packed.data(), width, positions.data(), rows}, shape, key_cache.data(), value_cache.data(), blocks.data(), kv_head, first,
-                     std::min(tokens, first + kPartition), window, one);
-      kernels.merge(rows, width, all, one);
-    }
-    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
-      std::vector<float> y(dim);
-      kernels.normalize(&all.output[r * width], all.total[r], dim, y.data());
-      compare(&packed[r * width], static_cast<std::size_t>(positions[r]), window, y);
-    }
-  }
-
- private:
-  static std::vector<float> softmax_of(int rows, std::size_t width) { return std::vector<float>(static_cast<std::size_t>(rows) * (2 + width)); }
-
-  static Softmax view(std::vector<float>& floats, int rows) { return {floats.data(), floats.data() + rows, floats.data() + 2 * rows}; }
-
-  void compare(const std::uint16_t* query, std::size_t position, std::size_t window, const std::vector<float>& given) const {
-    const std::size_t dim = shape.head_dim, first = window != 0 && position + 1 > window ? position + 1 - window : 0;
-    std::vector<double> sums(dim, 0.0), sizes(dim, 0.0);
-    double total = 0.0;
-    for (std::size_t token = first; token <= position; ++token) {
-      double score = 0.0;
-      for (std::size_t d = 0; d < dim; ++d) score += static_cast<double>(bf16_to_float(query[d])) * static_cast<double>(widened(keys[token * dim + d]));
-      const double weight = std::exp2(score);
-      total += weight;
-      for (std::size_t d = 0; d < dim; ++d) {
-        const double part = weight * static_cast<double>(widened(values[token * dim + d]));
-        sums[d] += part;
-        sizes[d] += std::fabs(part);
-      }
-    }
-    // A weight is rounded to bfloat16, of eight significant bits.
-    for (std::size_t d = 0; d < dim; ++d) CHECK(near(static_cast<double>(given[d]), sums[d] / total, (0x1p-8 + 1e-5) * sizes[d] / total));
-  }
-};
-
-void attention(const Kernels& kernels) {
-  for (const std::size_t dim : {2u, 16u, 24u, 64u, 80u, 96u, 128u, 256u}) {
-    for (const std::size_t block_size : {16u, 32u, 128u}) {
-      for (const std::size_t tokens : {1u, 16u, 17u, 100u, 256u, 300u, 700u}) {
-        Scene scene(kernels, {1 + made() % 3, dim, block_size}, tokens);
-        for (int rows = 1; rows <= kQueryRows; ++rows) scene.check(rows, rows % 2 == 0 ? 0 : 1 + made() % 400);
-      }
-    }
-  }
-  // A window that sees nothing of a partition leaves it out, and nothing at all is zero.
-  float maximum = -kInfinity, total = 0.0f, none = -kInfinity, nothing = 0.0f, zero[16] = {}, other[16] = {};
-  kernels.merge(1, 16, {&maximum, &total, zero}, {&none, &nothing, other});
-  CHECK(maximum == -kInfinity && total == 0.0f);
-  float y[16];
-  kernels.normalize(zero, total, 16, y);
-  for (const float value : y) CHECK(same_bits(value, 0.0f));
-}
-
 }  // namespace
 
 int main() {
@@ -443,7 +339,6 @@ int main() {
     silu_mul(kernels);
     exp2(kernels);
     rope_head(kernels);
-    attention(kernels);
   }
   return octavo::test::report("kernels");
 }

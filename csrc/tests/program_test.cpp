@@ -42,9 +42,9 @@ std::size_t add_linear(Program& program, Layout layout, std::size_t outputs, std
 }
 
 // Two layers of a model of the Llama family.
-std::unique_ptr<Program> model(const Kernels& kernels, int threads, Layout layout) {
+std::unique_ptr<Program> model(const Kernels& kernels, int threads, Layout layout, CacheType type = CacheType::kBfloat16) {
   std::mt19937 made(3);
-  auto program = std::make_unique<Program>(kVocabulary, threads, std::vector<int>(), kernels);
+  auto program = std::make_unique<Program>(kVocabulary, threads, std::vector<int>(), kernels, type);
   Program& p = *program;
   const bool integer = layout != Layout::kBf16;
   const std::size_t queries = kHeads * kDim, keys = kKvHeads * kDim;
@@ -57,7 +57,7 @@ std::unique_ptr<Program> model(const Kernels& kernels, int threads, Layout layou
   const std::size_t hidden = p.add_activations(kIntermediate, integer, false);
   p.add_operation(EmbedOp{table, x});
   for (std::size_t layer = 0; layer < 2; ++layer) {
-    const std::size_t norm = p.add_vector(normals(kHidden, made)), cache = p.add_cache_layer(kKvHeads, kDim);
+    const std::size_t norm = p.add_vector(normals(kHidden, made)), cache = p.cache().add_layer(kKvHeads, kDim);
     p.add_operation(NormOp{x, norm, normed, 1e-5f});
     p.add_operation(ProductOp{normed,
                               qkv,
@@ -79,7 +79,7 @@ std::unique_ptr<Program> model(const Kernels& kernels, int threads, Layout layou
   p.add_operation(GatherOp{x, chosen});
   p.add_operation(NormOp{chosen, p.add_vector(normals(kHidden, made)), last, 1e-5f});
   p.add_operation(ProductOp{last, p.add_floats(kVocabulary, true), {{table, 0}}, false});
-  p.allocate_cache(kBlocks, kBlock);
+  p.cache().allocate(kBlocks, kBlock);
   return program;
 }
 
@@ -159,13 +159,15 @@ bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::
 }
 
 void any_number_of_threads(const Kernels& kernels) {
-  for (const Layout layout : {Layout::kInt4, Layout::kInt8, Layout::kBf16}) {
-    const std::vector<std::vector<float>> wanted = run_all(*model(kernels, 1, layout), 0);
+  const auto check = [&](Layout layout, CacheType type) {
+    const std::vector<std::vector<float>> wanted = run_all(*model(kernels, 1, layout, type), 0);
     for (const int threads : {1, 2, 4}) {
-      const auto program = model(kernels, threads, layout);
+      const auto program = model(kernels, threads, layout, type);
       for (unsigned seed = 1; seed <= 2; ++seed) CHECK(same_bits(run_all(*program, seed), wanted));
     }
-  }
+  };
+  for (const Layout layout : {Layout::kInt4, Layout::kInt8, Layout::kBf16}) check(layout, CacheType::kBfloat16);
+  for (const CacheType type : {CacheType::kFloat32, CacheType::kFloat16, CacheType::kInt8, CacheType::kFp8}) check(Layout::kInt4, type);
 }
 
 // A step that is refused leaves the program as it was.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.base import StepInputs
+from octavo.backends.reference.kv_cache import FORMATS
 from octavo.backends.reference.program import ReferenceProgram
 from octavo.graph.graph import CacheLayer, Graph
 
@@ -62,6 +63,16 @@ def random_sequence(seed: int, length: int, shape: Shape) -> Sequence:
     return Sequence(query * 2, key, value)
 
 
+def as_stored(sequence: Sequence, shape: Shape, kv_cache_dtype: str) -> Sequence:
+    """The same with keys and values as a cache of this type gives them back."""
+    kind = FORMATS[kv_cache_dtype]
+    key, value = (
+        kind.decode(*kind.encode(x.reshape(len(x), shape.kv_heads, shape.head_dim))).reshape(x.shape)
+        for x in (sequence.key, sequence.value)
+    )
+    return Sequence(sequence.query, key, value, sequence.blocks)
+
+
 def dense(sequence: Sequence, shape: Shape) -> Array:
     """Causal softmax attention in float64, straight from its definition: `[tokens, heads · head_dim]`."""
     length = len(sequence)
@@ -88,7 +99,15 @@ class Runner:
     """
 
     def __init__(
-        self, sequences: list[Sequence], shape: Shape, block_size: int, num_blocks: int, *, threads: int = 1, tile: int | None = None
+        self,
+        sequences: list[Sequence],
+        shape: Shape,
+        block_size: int,
+        num_blocks: int,
+        *,
+        threads: int = 1,
+        tile: int | None = None,
+        kv_cache_dtype: str = "float32",
     ) -> None:
         self._block_size = block_size
         self._starts = np.cumsum([0, *map(len, sequences)])
@@ -99,7 +118,7 @@ class Runner:
         layer = CacheLayer(shape.kv_heads, shape.head_dim, shape.window)
         graph.paged_attention(query, key, value, layer, shape.scale)
         weights = {name: np.concatenate([getattr(sequence, name) for sequence in sequences]) for name in ("query", "key", "value")}
-        self.program = ReferenceProgram(graph, weights, threads)
+        self.program = ReferenceProgram(graph, weights, threads, kv_cache_dtype)
         self.program.allocate_kv_cache(num_blocks, block_size)
         if tile is not None:
             # Only what this machine's BLAS can keep the bits of.
@@ -108,8 +127,15 @@ class Runner:
     def spoil(self, seed: int) -> None:
         """Fills the whole cache with what must never be read."""
         made = np.random.default_rng(seed)
-        for cache in (*self.program._keys, *self.program._values):
-            cache[...] = made.choice(GARBAGE, cache.shape)
+        for array in self.arrays:
+            garbage = GARBAGE if array.dtype.kind == "f" else np.arange(256)
+            with np.errstate(over="ignore"):
+                array[...] = made.choice(garbage, array.shape).astype(array.dtype)
+
+    @property
+    def arrays(self) -> list[Array]:
+        """All that the cache holds, `[blocks, block_size, …]` each."""
+        return list(self.program._arrays())
 
     def step(self, chunks: list[tuple[int, int, int]], unwritten: Callable[[int], bool] = lambda token: False) -> list[Array]:
         """Computes tokens `first … last` of sequence `index` for each (index, first, last), all in one step. Keys and values of rows that

@@ -180,7 +180,7 @@ def test_times_of_known_outputs():
 def test_every_engine_option_reaches_the_llm():
     config = EngineConfig(
         ModelConfig("m", "r", "d", 100, "vllm"),
-        CacheConfig(32, 0.3, 1 << 20, 7, False),
+        CacheConfig(32, 0.3, 1 << 20, 7, False, "float16"),
         SchedulerConfig(128, 4, "priority"),
         BackendConfig("reference", 1, False),
         9,
@@ -197,6 +197,7 @@ def test_every_engine_option_reaches_the_llm():
         "kv_cache_memory_bytes": 1 << 20,
         "num_gpu_blocks_override": 7,
         "enable_prefix_caching": False,
+        "kv_cache_dtype": "float16",
         "max_num_batched_tokens": 128,
         "max_num_seqs": 4,
         "scheduling_policy": "priority",

@@ -46,7 +46,7 @@ def test_every_flag_reaches_its_field(run):
     code, config, options = run(
         *["m", "--revision", "r", "--download-dir", "d", "--max-model-len", "99", "--generation-config", "vllm"],
         *["--block-size", "32", "--gpu-memory-utilization", "0.25", "--kv-cache-memory", "2GiB", "--num-gpu-blocks-override", "7"],
-        *["--no-enable-prefix-caching", "--scheduling-policy", "priority"],
+        *["--no-enable-prefix-caching", "--kv-cache-dtype", "int8", "--scheduling-policy", "priority"],
         *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "cpu", "--threads", "2", "--no-pin-threads", "--seed", "5"],
         *[
             "--host",
@@ -68,7 +68,7 @@ def test_every_flag_reaches_its_field(run):
     assert code == 3
     assert config == EngineConfig(
         model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm"),
-        cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False),
+        cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False, "int8"),
         scheduler=SchedulerConfig(64, 3, "priority"),
         backend=BackendConfig("cpu", 2, pin_threads=False),
         seed=5,
@@ -125,6 +125,11 @@ def test_keys_from_the_environment(run, monkeypatch):
     ("args", "code", "message"),
     [
         (["--block-size", "17"], 1, "octavo: --block-size must be a power of two"),
+        (
+            ["--kv-cache-dtype", "fp8_e5m2"],
+            1,
+            "octavo: --kv-cache-dtype must be one of auto, float32, bfloat16, float16, int8, fp8, fp8_e4m3, not 'fp8_e5m2'",
+        ),
         (["--kv-cache-memory", "0"], 1, "octavo: --kv-cache-memory must be over 0"),
         (["--num-gpu-blocks-override", "0"], 1, "octavo: --num-gpu-blocks-override must be at least 1"),
         (["--num-gpu-blocks-override", "9" * 23], 1, "octavo: --num-gpu-blocks-override must be at most"),

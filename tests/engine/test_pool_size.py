@@ -14,7 +14,7 @@ from octavo.protocol.errors import ConfigError
 MIB, GIB = 1 << 20, 1 << 30
 # A block of 16 tokens takes 1 MiB; a request of the full 1000 tokens needs 63.
 MODEL = LoadedModel(
-    "llama", "reference", vocab_size=100, max_model_len=1000, weights_bytes=2 * GIB, kv_bytes_per_block=MIB, kv_cache_dtype="float32"
+    "llama", "reference", vocab_size=100, max_model_len=1000, weights_bytes=2 * GIB, kv_bytes_per_block=MIB, kv_cache_dtype="fp8"
 )
 
 
@@ -36,7 +36,7 @@ def test_a_share_of_memory_beside_the_weights() -> None:
     assert pool.num_blocks == 2048  # 4 GiB less 2 GiB of weights
     assert pool.max_model_len == 1000
     assert pool.explanation == (
-        "KV cache: 2,048 blocks of 16 tokens, 2.00 GiB (gpu_memory_utilization 0.5 of 8.00 GiB, weights 2.00 GiB); "
+        "KV cache: 2,048 blocks of 16 tokens, 2.00 GiB of fp8 (gpu_memory_utilization 0.5 of 8.00 GiB, weights 2.00 GiB); "
         "32.5 requests of the full 1000 tokens fit at once"
     )
 
@@ -58,7 +58,7 @@ def test_no_more_than_is_available() -> None:
 def test_no_more_than_all_seats_can_use() -> None:
     pool = size(seats=3, gpu_memory_utilization=1.0)
     assert pool.num_blocks == 3 * 63
-    assert "0.18 GiB (all that max_num_seqs 3 can use); 3.0 requests" in pool.explanation
+    assert "0.18 GiB of fp8 (all that max_num_seqs 3 can use); 3.0 requests" in pool.explanation
     assert size(seats=3, longest=17).num_blocks == 3 * 2
     assert size(seats=3, kv_cache_memory=GIB).num_blocks == 3 * 63
 
@@ -79,7 +79,7 @@ def test_a_budget_beyond_what_is_available() -> None:
 def test_a_given_number_of_blocks() -> None:
     pool = size(num_blocks_override=7000, seats=1, kv_cache_memory=5)
     assert pool.num_blocks == 7000
-    assert "7,000 blocks of 16 tokens, 6.84 GiB (as num_blocks_override says)" in pool.explanation
+    assert "7,000 blocks of 16 tokens, 6.84 GiB of fp8 (as num_blocks_override says)" in pool.explanation
 
 
 @pytest.mark.parametrize("blocks", [15 * 1024 + 1, 10**18])

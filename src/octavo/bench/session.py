@@ -78,6 +78,7 @@ class Session:
             "backend": info.backend,
             "weights_bytes": info.weights_bytes,
             "weights_read_bytes_a_step": self.cost.weights_bytes,
+            "kv_cache_dtype": info.kv_cache_dtype,
             "kv_cache_bytes": info.kv_cache_bytes,
             "kv_bytes_a_token": self.cost.kv_bytes,
             "max_model_len": info.max_model_len,
@@ -89,7 +90,7 @@ class Session:
         info = self.info
         return Table(
             "Model",
-            ["model", "architecture", "backend", "weights MB", "KV cache MB", "KV bytes a token", "prefix cache"],
+            ["model", "architecture", "backend", "weights MB", "KV cache MB", "KV type", "KV bytes a token", "prefix cache"],
             [
                 [
                     info.model,
@@ -97,6 +98,7 @@ class Session:
                     info.backend,
                     megabytes(info.weights_bytes),
                     megabytes(info.kv_cache_bytes),
+                    info.kv_cache_dtype,
                     str(self.cost.kv_bytes),
                     "on" if self.prefix_caching else "off",
                 ]

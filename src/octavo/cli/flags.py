@@ -11,7 +11,16 @@ from typing import Annotated, Any
 import click
 
 from octavo.cli.declare import Argument, Option
-from octavo.config.engine import BACKENDS, POLICIES, BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config.engine import (
+    BACKENDS,
+    KV_CACHE_DTYPES,
+    POLICIES,
+    BackendConfig,
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    SchedulerConfig,
+)
 from octavo.utils.sizes import parse_size
 
 MODEL, CACHE, SCHEDULER, BACKEND, ENGINE = ModelConfig(), CacheConfig(), SchedulerConfig(), BackendConfig(), EngineConfig()  # the defaults
@@ -68,6 +77,14 @@ KvCacheMemory = Annotated[
 NumBlocksOverride = Annotated[
     int | None,
     Option("--num-gpu-blocks-override", metavar="N", help="Blocks of the KV cache, exactly.", panel=_CACHE),
+]
+KvCacheDtype = Annotated[
+    str,
+    Option(
+        metavar="|".join(KV_CACHE_DTYPES),
+        help="What the cache rounds keys and values to. auto is bfloat16 on the cpu backend, float32 on the reference backend.",
+        panel=_CACHE,
+    ),
 ]
 EnablePrefixCaching = Annotated[
     bool,

@@ -50,7 +50,6 @@ REFUSED: tuple[Refused, ...] = (
     Refused("--hf-overrides"),
     Refused("--override-generation-config"),
     Refused("--logprobs-mode", ("raw_logprobs",)),
-    Refused("--kv-cache-dtype", ("auto",), hint="the cache holds bfloat16 on the cpu backend and float32 on the reference backend"),
     Refused("--prefix-caching-hash-algo"),
     Refused("--cpu-offload-gb", ("0",)),
     Refused("--max-num-queued-reqs"),

@@ -101,6 +101,7 @@ def serve(
     gpu_memory_utilization: flags.GpuMemoryUtilization = flags.CACHE.gpu_memory_utilization,
     kv_cache_memory: flags.KvCacheMemory = flags.CACHE.kv_cache_memory,
     num_blocks_override: flags.NumBlocksOverride = flags.CACHE.num_blocks_override,
+    kv_cache_dtype: flags.KvCacheDtype = flags.CACHE.kv_cache_dtype,
     enable_prefix_caching: flags.EnablePrefixCaching = flags.CACHE.enable_prefix_caching,
     max_num_batched_tokens: flags.MaxNumBatchedTokens = flags.SCHEDULER.max_num_batched_tokens,
     max_num_seqs: flags.MaxNumSeqs = flags.SCHEDULER.max_num_seqs,

@@ -9,6 +9,8 @@ from octavo.protocol.errors import ConfigError
 
 BACKENDS = ("auto", "cpu", "reference")
 POLICIES = ("fcfs", "priority")
+KV_CACHE_ALIASES = {"fp8_e4m3": "fp8"}
+KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8", "fp8", *KV_CACHE_ALIASES)
 
 
 # What fits the messages between the processes, and more than any machine holds.
@@ -69,7 +71,8 @@ class CacheConfig:
 
     `kv_cache_memory` is in bytes, or text like "2GiB", and, when given, wins over `gpu_memory_utilization`, the share of this machine's (or
     cgroup's) memory that weights and cache may take together. `num_blocks_override` fixes the number of blocks itself. With
-    `enable_prefix_caching` a request takes over what the cache still holds of its prompt from earlier ones.
+    `enable_prefix_caching` a request takes over what the cache still holds of its prompt from earlier ones. `kv_cache_dtype`, one of
+    KV_CACHE_DTYPES, is what keys and values are rounded to; "auto" leaves it to the backend.
     """
 
     block_size: int = 16
@@ -77,9 +80,12 @@ class CacheConfig:
     kv_cache_memory: int | None = None
     num_blocks_override: int | None = None
     enable_prefix_caching: bool = True
+    kv_cache_dtype: str = "auto"
 
     def __post_init__(self) -> None:
         settle(self, sizes=("kv_cache_memory",))
+        known, dtype = KV_CACHE_DTYPES, self.kv_cache_dtype
+        require(dtype in known, "kv_cache_dtype", f"must be one of {', '.join(known)}, not {dtype!r}")
         size = self.block_size
         require(1 <= size <= 1024 and size & (size - 1) == 0, "block_size", f"must be a power of two from 1 to 1024, not {shown(size)}")
         share = self.gpu_memory_utilization

@@ -113,5 +113,6 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         kv_cache_bytes=pool.num_blocks * model.kv_bytes_per_block,
         version=__version__,
         enable_prefix_caching=config.cache.enable_prefix_caching,
+        kv_cache_dtype=model.kv_cache_dtype,
     )
     return EngineCore(scheduler, executor, info)

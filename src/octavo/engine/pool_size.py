@@ -70,7 +70,7 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
         )
     shortened = f" (lowered from the model's {wanted} to what fits)" if longest < wanted else ""
     explanation = (
-        f"KV cache: {blocks:,} blocks of {size} tokens, {_amount(blocks * model.kv_bytes_per_block)} ({why}); "
+        f"KV cache: {blocks:,} blocks of {size} tokens, {_amount(blocks * model.kv_bytes_per_block)} of {model.kv_cache_dtype} ({why}); "
         f"{blocks / -(-longest // size):.1f} requests of the full {longest} tokens{shortened} fit at once"
     )
     return PoolSize(blocks, longest, explanation)

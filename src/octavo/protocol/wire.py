@@ -91,3 +91,4 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     kv_cache_bytes: int = 0
     version: str = ""
     enable_prefix_caching: bool = False
+    kv_cache_dtype: str = ""

@@ -150,6 +150,7 @@ class EngineMetrics:
     def _cache_config(self, info: EngineInfo) -> None:
         values: dict[str, Any] = {
             "block_size": info.block_size,
+            "cache_dtype": info.kv_cache_dtype,
             "enable_prefix_caching": info.enable_prefix_caching,
             "num_gpu_blocks": info.num_blocks,
             "kv_cache_memory_bytes": info.kv_cache_bytes,

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.graph.graph import Graph, Operation, RopeSpec
+from octavo.backends.reference.kv_cache import FORMATS
+from octavo.graph.graph import CacheLayer, Graph, Operation, RopeSpec
 from octavo.quantization.decode import decode
 from octavo.quantization.tensor import CheckpointTensor
 
@@ -75,8 +76,9 @@ def q4_k_in_float16(tensor: CheckpointTensor) -> Array:
 class Emulation:
     """A graph over whole sequences, without a cache."""
 
-    def __init__(self, graph: Graph, weights: dict[str, CheckpointTensor]) -> None:
+    def __init__(self, graph: Graph, weights: dict[str, CheckpointTensor], kv_cache_dtype: str = "bfloat16") -> None:
         self._graph = graph
+        self._kv_cache_dtype = kv_cache_dtype
         self._integer = {name: tensor.kind not in FLOAT_KINDS for name, tensor in weights.items()}
         self._weights = {name: packed(tensor) if len(tensor.shape) == 2 else decode(tensor) for name, tensor in weights.items()}
 
@@ -105,7 +107,7 @@ class Emulation:
                 return rope(inputs[0], operation.attributes["spec"])
             case "paged_attention":
                 cache = operation.attributes["cache"]
-                return attention(*inputs, cache.num_kv_heads, cache.head_dim, operation.attributes["scale"], cache.window)
+                return attention(*inputs, cache, operation.attributes["scale"], self._kv_cache_dtype)
             case "silu_mul":
                 gate, up = inputs
                 return (gate / (np.float32(1) + np.exp(-gate))) * up
@@ -125,25 +127,51 @@ def rope(x: Array, spec: RopeSpec) -> Array:
     return result.reshape(x.shape)
 
 
-def attention(query: Array, key: Array, value: Array, kv_heads: int, head_dim: int, scale: float, window: int | None) -> Array:
-    """Queries, keys and values in bfloat16, and the weights too: rounded after the highest score of their partition is taken away."""
-    tokens = len(query)
-    q = bf16(query * (np.float32(scale) * LOG2_E)).astype(np.float64).reshape(tokens, kv_heads, -1, head_dim)
-    k, v = (bf16(x).astype(np.float64).reshape(tokens, kv_heads, head_dim) for x in (key, value))
+def query_rounded(query: Array, kv_cache_dtype: str) -> Array:
+    """Scaled queries `[…, head_dim]` in the form that multiplies keys of this type: float64."""
+    if kv_cache_dtype in ("bfloat16", "fp8"):
+        return bf16(query).astype(np.float64)
+    if kv_cache_dtype == "int8":
+        most = np.abs(query).max(axis=-1, keepdims=True)
+        return np.rint(query * (np.float32(16383) / most)).astype(np.float64) * (most / np.float32(16383))
+    return query.astype(np.float64)
+
+
+def weighted(weights: Array, values: Array, scales: Array | None, kv_cache_dtype: str) -> Array:
+    """weights `[kv_heads, group, queries, keys]` times stored values `[keys, kv_heads, head_dim]`: float64."""
+    if scales is not None:
+        scaled = weights.astype(np.float32) * scales.T[:, None, None, :]
+        most = scaled.max(axis=-1, keepdims=True)
+        whole = np.rint(scaled * np.divide(np.float32(32767), most, out=np.zeros_like(most), where=most > 0))
+        return np.einsum("hgqk,khd->hgqd", whole.astype(np.float64), values) * (most / np.float32(32767))
+    rounded = bf16(weights).astype(np.float64) if kv_cache_dtype in ("bfloat16", "fp8") else weights
+    return np.einsum("hgqk,khd->hgqd", rounded, values)
+
+
+def attention(query: Array, key: Array, value: Array, cache: CacheLayer, scale: float, kv_cache_dtype: str) -> Array:
+    """Keys and values as the cache holds them; queries, and the weights too, rounded as each type has it. A weight is rounded after the
+    highest score of its partition is taken away."""
+    tokens, kind = len(query), FORMATS[kv_cache_dtype]
+    shape = (tokens, cache.num_kv_heads, cache.head_dim)
+    q = query_rounded((query * (np.float32(scale) * LOG2_E)).reshape(tokens, cache.num_kv_heads, -1, cache.head_dim), kv_cache_dtype)
+    k = kind.decode(*kind.encode(key.reshape(shape))).astype(np.float64)
+    stored, scales = kind.encode(value.reshape(shape))
+    v = stored.astype(np.float64) if kind.scaled else kind.decode(stored, None).astype(np.float64)
     scores = np.einsum("qhgd,khd->hgqk", q, k)
     position = np.arange(tokens)
     seen = position[None, :] <= position[:, None]
-    if window:
-        seen &= position[None, :] > position[:, None] - window
+    if cache.window:
+        seen &= position[None, :] > position[:, None] - cache.window
     scores = np.where(seen, scores, -np.inf)
     maximum = np.full(scores.shape[:3], -np.inf)
     total = np.zeros(scores.shape[:3])
-    output = np.zeros((*scores.shape[:3], head_dim))
+    output = np.zeros((*scores.shape[:3], cache.head_dim))
     for first in range(0, tokens, PARTITION):
         part = scores[..., first : first + PARTITION]
         highest = part.max(axis=-1)
         weights = np.exp2(part - np.where(np.isneginf(highest), 0, highest)[..., None])
-        added = np.einsum("hgqk,khd->hgqd", bf16(weights).astype(np.float64), v[first : first + PARTITION])
+        own = slice(first, first + PARTITION)
+        added = weighted(weights, v[own], None if scales is None else scales[own], kv_cache_dtype)
         joint = np.maximum(maximum, highest)
         anchor = np.where(np.isneginf(joint), 0, joint)
         kept, new = np.exp2(maximum - anchor), np.exp2(highest - anchor)

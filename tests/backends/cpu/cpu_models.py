@@ -103,8 +103,8 @@ class Model:
             x = graph.add(x, graph.linear(graph.silu_mul(gate, up), self._matrix(f"{at}down", config.hidden, size), config.hidden))
         graph.logits(graph.rms_norm(x, self._norm("norm"), 1e-5), self._matrix("head", config.vocabulary, config.hidden))
 
-    def compile(self, isa: str, threads: int = 2, blocks: int = 64, block_size: int = 16) -> CpuProgram:
-        program = CpuBackend(threads, isa).compile(self.graph, self.weights.__getitem__, lambda done: None)
+    def compile(self, isa: str, threads: int = 2, blocks: int = 64, block_size: int = 16, kv_cache_dtype: str = "auto") -> CpuProgram:
+        program = CpuBackend(threads, isa).compile(self.graph, self.weights.__getitem__, lambda done: None, kv_cache_dtype)
         program.allocate_kv_cache(blocks, block_size)
         return program
 

@@ -37,11 +37,14 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_request_of_no_numbers_fails_alone(model: Model, isa: str, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("threads", "dtype"),
+    [(1, "bfloat16"), (3, "bfloat16"), (1, "float32"), (3, "float16"), (1, "int8"), (3, "int8"), (1, "fp8"), (3, "fp8")],
+)
+def test_a_request_of_no_numbers_fails_alone(model: Model, isa: str, threads: int, dtype: str) -> None:
     """Beside the others in one batch, and before them in the same blocks."""
     sound = [3 + each % (model.config.vocabulary - 3) for each in random_tokens([1, 10, 17, 100], model.config.vocabulary)]
-    program = model.compile(isa, threads=threads, blocks=BLOCKS)
+    program = model.compile(isa, threads=threads, blocks=BLOCKS, kv_cache_dtype=dtype)
     wanted = [each.tobytes() for each in in_random_steps(program, place(sound, random.Random(1), BLOCKS), random.Random(1), 30)]
     broken = [np.where(np.arange(150) % 3 == bad, bad, 4) for bad in (0, 1)]
     for bad, each in enumerate(broken):
@@ -56,6 +59,21 @@ def test_a_request_of_no_numbers_fails_alone(model: Model, isa: str, threads: in
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "fp8"])
+def test_tokens_before_one_of_no_numbers_are_as_if_it_had_never_been(model: Model, dtype: str, isa: str) -> None:
+    """In the same tiles and the same step: what they leave in the cache may be another request's prefix."""
+    (tokens,) = (3 + each % (model.config.vocabulary - 3) for each in random_tokens([100], model.config.vocabulary))
+    program = model.compile(isa, blocks=BLOCKS, kv_cache_dtype=dtype)
+    whole = advance(program, [(Sequence(tokens, list(range(BLOCKS))), 100)])[0]
+    for place_of_bad in (1, 16, 55, 97):
+        for bad in (0, 1):
+            given = advance(program, [(Sequence(np.where(np.arange(100) == place_of_bad, bad, tokens), list(range(BLOCKS))), 100)])[0]
+            assert given[:place_of_bad].tobytes() == whole[:place_of_bad].tobytes()
+            assert not np.isfinite(given[place_of_bad:]).any()
+    program.close()
+
+
+@pytest.mark.parametrize("isa", ISAS)
 def test_a_request_of_huge_numbers_spoils_nobody(model: Model, isa: str) -> None:
     sound = [3 + each % (model.config.vocabulary - 3) for each in random_tokens([30], model.config.vocabulary)]
     program = model.compile(isa, blocks=BLOCKS)
@@ -66,17 +84,17 @@ def test_a_request_of_huge_numbers_spoils_nobody(model: Model, isa: str) -> None
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("block_size", [16, 32])
-def test_copied_blocks_hold_what_was_asked_for_alone(model: Model, block_size: int, isa: str) -> None:
+@pytest.mark.parametrize(
+    ("block_size", "dtype"), [(16, "bfloat16"), (32, "bfloat16"), (16, "float32"), (32, "float16"), (16, "int8"), (32, "fp8")]
+)
+def test_copied_blocks_hold_what_was_asked_for_alone(model: Model, block_size: int, dtype: str, isa: str) -> None:
     """A second sequence goes on from copies of the first one's tokens, whose others are no numbers, and a third from copies of those."""
-    program = model.compile(isa, blocks=BLOCKS, block_size=block_size)
+    program = model.compile(isa, blocks=BLOCKS, block_size=block_size, kv_cache_dtype=dtype)
     (tokens,) = (3 + each % (model.config.vocabulary - 3) for each in random_tokens([64], model.config.vocabulary))
     whole = advance(program, [(Sequence(tokens, [36, 37, 38, 39]), 64)], block_size)[0]
     source, copied, again = [5, 9, 2, 7], [20, 21, 22, 23], [30, 31, 32, 33]
     for shared in (1, 15, 16, 33, 40, 47, 63):
-        sick = Sequence(np.where(np.arange(64) < shared, tokens, 0), source)
-        advance(program, [(sick, shared)], block_size)
-        advance(program, [(sick, 64 - shared)], block_size)
+        advance(program, [(Sequence(np.where(np.arange(64) < shared, tokens, 0), source), 64)], block_size)
         counts = [min(block_size, shared - first) for first in range(0, shared, block_size)]
         program.copy_blocks([(*pair, count) for *pair, count in zip(source, copied, counts, strict=False)])
         program.copy_blocks([(*pair, count) for *pair, count in zip(copied, again, counts, strict=False)])

@@ -41,6 +41,7 @@ CONFIGS = {
 }
 LENGTHS = [1, 2, 15, 16, 17, 33, 300]
 BLOCKS = 64
+TYPES = ["float32", "bfloat16", "float16", "int8", "fp8"]
 
 
 @cache
@@ -80,9 +81,9 @@ def test_logits_are_rounded_as_the_format_says(name: str, isa: str) -> None:
 
 
 @cache
-def alone(name: str, isa: str, block_size: int) -> list[bytes]:
+def alone(name: str, isa: str, block_size: int, dtype: str) -> list[bytes]:
     """Each sequence by itself, in one step, on one thread."""
-    program = model_of(name).compile(isa, threads=1, blocks=BLOCKS, block_size=block_size)
+    program = model_of(name).compile(isa, threads=1, blocks=BLOCKS, block_size=block_size, kv_cache_dtype=dtype)
     tokens = random_tokens(LENGTHS, CONFIGS[name].vocabulary)
     result = [advance(program, [(Sequence(each, list(range(BLOCKS))), len(each))], block_size)[0].tobytes() for each in tokens]
     program.close()
@@ -90,20 +91,27 @@ def alone(name: str, isa: str, block_size: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize(("name", "block_size"), [("Q4_1", 16), ("Q8_0", 32), ("BF16", 16), ("F16", 64), ("mixed", 16)])
-def test_bits_depend_on_the_request_alone(name: str, block_size: int, isa: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "block_size", "dtype"),
+    [
+        *[("Q4_1", 16, "auto"), ("Q8_0", 32, "auto"), ("BF16", 16, "auto"), ("F16", 64, "auto"), ("mixed", 16, "auto")],
+        *[("BF16", 32, "float32"), ("F16", 16, "float16"), ("Q4_1", 64, "int8"), ("BF16", 16, "int8"), ("Q8_0", 16, "fp8")],
+        *[("F32", 16, "int8"), ("F32", 32, "fp8")],
+    ],
+)
+def test_bits_depend_on_the_request_alone(name: str, block_size: int, dtype: str, isa: str) -> None:
     """Chunks, batches, threads, the places of blocks, what they held before."""
     made = random.Random(name)
     tokens = random_tokens(LENGTHS, CONFIGS[name].vocabulary)
     for threads, most in ((1, 7), (2, 300), (3, 40), (4, 1)):
-        program = model_of(name).compile(isa, threads=threads, blocks=BLOCKS, block_size=block_size)
+        program = model_of(name).compile(isa, threads=threads, blocks=BLOCKS, block_size=block_size, kv_cache_dtype=dtype)
         few = [index for index, each in enumerate(tokens) if most > 1 or len(each) < 40]
         sequences = place([tokens[index] for index in few], made, BLOCKS, block_size)
         given = in_random_steps(program, sequences, made, most, block_size)
         # And once more, in blocks that hold what the first left there.
         again = in_random_steps(program, place([tokens[index] for index in few], made, BLOCKS, block_size), made, most, block_size)
         program.close()
-        wanted = [alone(name, isa, block_size)[index] for index in few]
+        wanted = [alone(name, isa, block_size, dtype)[index] for index in few]
         assert [each.tobytes() for each in given] == wanted
         assert [each.tobytes() for each in again] == wanted
 
@@ -145,6 +153,76 @@ def test_long_contexts(shape: tuple[int, int, int], window: int | None, isa: str
         assert difference.max() < 0.1
         bits.append(np.concatenate(given).tobytes())
     assert len(set(bits)) == 1
+
+
+@cache
+def emulated(shape: tuple[int, int, int], dtype: str) -> Array:
+    model, tokens = long_model(shape)
+    return Emulation(model.graph, model.weights, dtype).logits(tokens)
+
+
+@cache
+def long_model(shape: tuple[int, int, int]) -> tuple[Model, Array]:
+    model = Model(Config("BF16", 32, *shape, 32, layers=1))
+    return model, random_tokens([700], model.config.vocabulary)[0]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(4, 1, 64), (9, 3, 24), (2, 2, 128)])
+def test_every_type_of_cache_rounds_as_it_is_defined(shape: tuple[int, int, int], dtype: str, isa: str) -> None:
+    """Two contexts at once, in chunks that share partitions out over threads or don't."""
+    model, tokens = long_model(shape)
+    wanted = emulated(shape, dtype)
+    unit = wanted.std()
+    bits = []
+    for threads in (1, 3):
+        program = model.compile(isa, threads=threads, blocks=100, kv_cache_dtype=dtype)
+        assert program.kv_cache_dtype == dtype
+        sequences = place([tokens, tokens], random.Random(threads), 100)
+        given = [advance(program, [(sequences[0], 640)])[0], *(advance(program, [(sequences[0], 1)])[0] for _ in range(20))]
+        given.append(advance(program, [(sequences[1], 333), (sequences[0], 40)])[1])
+        assert np.array_equal(advance(program, [(sequences[1], 367)])[0], np.concatenate(given)[333:])
+        program.close()
+        bits.append(np.concatenate(given).tobytes())
+        difference = np.abs(np.concatenate(given) - wanted) / unit
+        assert difference.mean() < 3e-3
+        assert difference.max() < 0.1
+        if dtype in ("int8", "fp8"):
+            assert difference.mean() < np.abs(np.concatenate(given) - emulated(shape, "float32")).mean() / unit
+    assert len(set(bits)) == 1
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_block_s_bytes_are_all_that_it_holds(dtype: str, isa: str) -> None:
+    """Written into other blocks, also those of another program; and the same on another instruction set but for its roundings."""
+    model = model_of("BF16")
+    (tokens,) = random_tokens([50], model.config.vocabulary)
+    first = Sequence(tokens, [5, 9, 2, 7])
+    program = model.compile(isa, kv_cache_dtype=dtype)
+    wanted = advance(program, [(first, 50)])[0][-1]
+    kept = [program.read_block(block) for block in first.blocks]
+    assert {len(content) for content in kept} == {program.kv_bytes_per_block(16)}
+    for wrong, error in ((kept[0][:-1], "bytes"), (b"", "bytes")):
+        with pytest.raises(ValueError, match=error):
+            program.write_block(1, wrong)
+    for block in (-1, BLOCKS):
+        with pytest.raises(ValueError, match="out of range"):
+            program.read_block(block)
+        with pytest.raises(ValueError, match="out of range"):
+            program.write_block(block, kept[0])
+    program.close()
+    for other in ISAS:
+        program = model.compile(other, kv_cache_dtype=dtype)
+        for block, content in zip([60, 3, 4, 33], kept, strict=True):
+            program.write_block(block, content)
+            assert program.read_block(block) == content
+        given = advance(program, [(Sequence(tokens, [60, 3, 4, 33], done=49), 1)])[0][0]
+        program.close()
+        if other == isa:
+            assert np.array_equal(given, wanted)
+        np.testing.assert_allclose(given, wanted, atol=0.05 * wanted.std())
 
 
 @pytest.mark.parametrize("isa", ISAS)

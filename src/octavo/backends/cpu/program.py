@@ -15,10 +15,11 @@ BLOCK_MULTIPLE = 16
 
 
 class CpuProgram:
-    """A packed model and its bfloat16 KV cache."""
+    """A packed model and its KV cache, of the type `kv_cache_dtype`."""
 
-    def __init__(self, native: Any, notes: list[str]) -> None:
+    def __init__(self, native: Any, kv_cache_dtype: str, notes: list[str]) -> None:
         self._native = native
+        self.kv_cache_dtype = kv_cache_dtype
         self.notes = notes
 
     @property
@@ -49,6 +50,15 @@ class CpuProgram:
         """Copies the first `num_tokens` slots for each (source, destination, num_tokens), in order, and clears the destination's others.
         Raises ValueError, with nothing copied, for a block or a number of tokens out of range."""
         self._native.copy_blocks(copies)
+
+    def read_block(self, block_id: int) -> bytes:
+        """Keys and values of one block, all layers together: `kv_bytes_per_block` bytes. Raises ValueError for a block out of range."""
+        return bytes(self._native.read_block(block_id))
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Puts back what `read_block` gave, of this block or another, with a program of the same model, type and block size, on any
+        instruction set. Raises ValueError for a block out of range, or bytes of another number."""
+        self._native.write_block(block_id, content)
 
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """Computes one step without the GIL; logits `[samples, vocab_size]`, which the next run overwrites."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.base import StepInputs
+from octavo.backends.reference.kv_cache import Side
 from octavo.backends.reference.products import Threads
 from octavo.graph.graph import CacheLayer
 
@@ -59,21 +60,32 @@ def cut_queries(step: StepInputs, group: int, tile: int, block_size: int) -> Que
     return QueryTiles(np.concatenate(rows), position, np.concatenate(sequences), position.max(axis=1) // partition_size(block_size) + 1)
 
 
-def gather(cache: Floats, blocks: npt.NDArray[np.int32], used: npt.NDArray[np.bool_]) -> Floats:
-    """Keys or values of a partition: cache `[blocks, block_size, kv_heads, head_dim]`, block ids `[tiles, n]` → `[tiles, kv_heads,
-    keys, head_dim]`; keys that the sequence does not hold are zero, whatever lies in memory there."""
-    taken = cache[np.maximum(blocks, 0)]
+def gather(cache: Side, blocks: npt.NDArray[np.int32], used: npt.NDArray[np.bool_]) -> Floats:
+    """Keys or values of a partition: block ids `[tiles, n]` → `[tiles, kv_heads, keys, head_dim]`; keys that the sequence does not hold are
+    zero, whatever lies in memory there."""
+    taken = cache.take(np.maximum(blocks, 0))
     tiles, _, _, kv_heads, head_dim = taken.shape
     flat = taken.reshape(tiles, -1, kv_heads, head_dim)
     flat[~used] = 0
     return np.ascontiguousarray(flat.transpose(0, 2, 1, 3))
 
 
+def weigh(weights: Floats, values: Floats, seen: npt.NDArray[np.bool_]) -> Floats:
+    """weights `[tiles, kv_heads, tile, keys]` times values `[tiles, kv_heads, keys, head_dim]`. A row depends on the values that it sees,
+    `seen` `[tiles, tile, keys]`, and on no others: a weight of 0 does not keep a number that is none out of a sum."""
+    result: Floats = weights @ values
+    for tile, head, row in np.argwhere(~np.isfinite(result).all(axis=-1)):
+        # The product keeps its shape, and with it the bits.
+        own = np.where(seen[tile, row, :, None], values[tile, head], np.float32(0))
+        result[tile, head, row] = (weights[tile, head] @ own)[row]
+    return result
+
+
 def attend_tiles(
-    query: Floats, keys: Floats, values: Floats, step: StepInputs, tiles: QueryTiles, chosen: Integers, layer: CacheLayer, scale: float
+    query: Floats, keys: Side, values: Side, step: StepInputs, tiles: QueryTiles, chosen: Integers, layer: CacheLayer, scale: float
 ) -> Floats:
     """Attention of the chosen tiles: query `[kv_heads, tokens · group, head_dim]` → `[chosen, kv_heads, tile, head_dim]`."""
-    block_size = keys.shape[1]
+    block_size = keys.block_size
     size = partition_size(block_size)
     blocks_a_partition = size // block_size
     rows, positions = tiles.rows[chosen], tiles.positions[chosen]
@@ -101,7 +113,7 @@ def attend_tiles(
         correction = np.exp(maximum[active] - anchor)
         weights = np.exp(scores - anchor[..., None])
         total[active] = total[active] * correction + weights.sum(axis=-1)
-        result[active] = result[active] * correction[..., None] + weights @ gather(values, blocks, used)
+        result[active] = result[active] * correction[..., None] + weigh(weights, gather(values, blocks, used), seen)
         maximum[active] = highest
     averaged: Floats = np.divide(result, np.where(total == 0, np.float32(1), total)[..., None])
     return averaged
@@ -109,15 +121,15 @@ def attend_tiles(
 
 def paged_attention(
     query: Floats,
-    keys: Floats,
-    values: Floats,
+    keys: Side,
+    values: Side,
     step: StepInputs,
     tiles: QueryTiles,
     layer: CacheLayer,
     scale: float,
     threads: Threads,
 ) -> Floats:
-    """query `[tokens, heads · head_dim]`, cache `[blocks, block_size, kv_heads, head_dim]` → `[tokens, heads · head_dim]`."""
+    """query `[tokens, heads · head_dim]` → `[tokens, heads · head_dim]`."""
     tokens = len(query)
     group = query.shape[1] // (layer.num_kv_heads * layer.head_dim)
     shape = (tokens, layer.num_kv_heads, group, layer.head_dim)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from octavo.backends.base import WeightSource
+from octavo.backends.base import WeightSource, cache_type
 from octavo.backends.reference.program import ReferenceProgram
 from octavo.graph.graph import Graph
 from octavo.quantization.decode import decode
@@ -20,8 +20,10 @@ class ReferenceBackend:
     def __init__(self, threads: int = 0) -> None:
         self._threads = threads
 
-    def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None]) -> ReferenceProgram:
-        """Decodes the graph's weights one by one."""
+    def compile(
+        self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None], kv_cache_dtype: str = "auto"
+    ) -> ReferenceProgram:
+        """Decodes the graph's weights one by one. The cache is float32 where nothing else is asked for."""
         decoded = {}
         for name in graph.weights:
             tensor = weights(name)
@@ -29,4 +31,4 @@ class ReferenceBackend:
             # What is still a view of the file must outlive it.
             decoded[name] = values if values.flags.writeable else values.copy()
             on_progress(tensor.nbytes)
-        return ReferenceProgram(graph, decoded, self._threads)
+        return ReferenceProgram(graph, decoded, self._threads, cache_type(kv_cache_dtype, "float32"))

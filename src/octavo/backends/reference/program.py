@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from threadpoolctl import ThreadpoolController
 from octavo.backends.base import StepInputs
 from octavo.backends.reference import operations
 from octavo.backends.reference.attention import QueryTiles, cut_queries, paged_attention, partition_size
+from octavo.backends.reference.kv_cache import FORMATS, Side, bytes_per_token
 from octavo.backends.reference.products import ProductShape, Threads, invariant_tile, linear, product_shapes
 from octavo.graph.graph import CacheLayer, Graph, Operation, RopeSpec
 
@@ -19,15 +21,17 @@ Floats = npt.NDArray[np.float32]
 
 
 class ReferenceProgram:
-    """A graph with float32 weights, and its KV cache `[blocks, block_size, kv_heads, head_dim]` for keys and values of each layer."""
+    """A graph with float32 weights, and its KV cache: a Side for keys and one for values of each layer, in the type `kv_cache_dtype`."""
 
-    def __init__(self, graph: Graph, weights: dict[str, Floats], threads: int) -> None:
+    def __init__(self, graph: Graph, weights: dict[str, Floats], threads: int, kv_cache_dtype: str = "float32") -> None:
         self._graph = graph
         self._weights = weights
         self._threads = Threads(threads)
         self._blas = ThreadpoolController()
-        self._keys: list[Floats] = []
-        self._values: list[Floats] = []
+        self.kv_cache_dtype = kv_cache_dtype
+        self._format = FORMATS[kv_cache_dtype]
+        self._keys: list[Side] = []
+        self._values: list[Side] = []
         self._tile = 1
         self._block_size = 0
 
@@ -53,15 +57,15 @@ class ReferenceProgram:
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes of keys and values of one block, all layers together."""
-        return sum(2 * 4 * layer.num_kv_heads * layer.head_dim for layer in self._graph.cache_layers) * block_size
+        layers = self._graph.cache_layers
+        return sum(bytes_per_token(self._format, layer.num_kv_heads, layer.head_dim) for layer in layers) * block_size
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
         """Makes the KV tensors, in memory that the system commits as it is first written, and settles the height of tiles."""
         self._block_size = block_size
         for layer in self._graph.cache_layers:
-            shape = (num_blocks, block_size, layer.num_kv_heads, layer.head_dim)
-            self._keys.append(np.zeros(shape, np.float32))
-            self._values.append(np.zeros(shape, np.float32))
+            for sides in (self._keys, self._values):
+                sides.append(Side(self._format, num_blocks, block_size, layer.num_kv_heads, layer.head_dim))
         shapes: set[ProductShape] = set()
         for operation in self._graph.operations:
             if operation.name in ("linear", "logits"):
@@ -75,10 +79,26 @@ class ReferenceProgram:
 
     def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
         """Copies the first `num_tokens` slots for each (source, destination, num_tokens), in order, and clears the destination's others."""
-        for cache in (*self._keys, *self._values):
+        for side in (*self._keys, *self._values):
             for source, destination, num_tokens in copies:
-                cache[destination, :num_tokens] = cache[source, :num_tokens]
-                cache[destination, num_tokens:] = 0
+                side.copy(source, destination, num_tokens)
+
+    def read_block(self, block_id: int) -> bytes:
+        """Keys and values of one block, all layers together: `kv_bytes_per_block` bytes."""
+        return b"".join(array[block_id].tobytes() for array in self._arrays())
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Puts back what `read_block` gave, of this block or another. Raises ValueError for bytes of another number."""
+        if len(content) != self.kv_bytes_per_block(self._block_size):
+            raise ValueError(f"a block has {self.kv_bytes_per_block(self._block_size)} bytes, not {len(content)}")
+        first = 0
+        for array in self._arrays():
+            target = array[block_id]
+            target[...] = np.frombuffer(content, array.dtype, target.size, first).reshape(target.shape)
+            first += target.nbytes
+
+    def _arrays(self) -> Iterator[npt.NDArray[Any]]:
+        return (array for side in (*self._keys, *self._values) for array in side.arrays)
 
     def run(self, step: StepInputs) -> Floats:
         """Computes one step; logits `[samples, vocab_size]`."""
@@ -139,11 +159,10 @@ class _Step:
         program, layer = self._program, operation.attributes["layer"]
         cache: CacheLayer = operation.attributes["cache"]
         keys, values = program._keys[layer], program._values[layer]
-        width = (cache.num_kv_heads, cache.head_dim)
         written = self._step.slot_mapping >= 0
         slots = self._step.slot_mapping[written]
-        keys.reshape(-1, *width)[slots] = key.reshape(-1, *width)[written]
-        values.reshape(-1, *width)[slots] = value.reshape(-1, *width)[written]
+        keys.write(slots, key[written])
+        values.write(slots, value[written])
         group = query.shape[1] // (cache.num_kv_heads * cache.head_dim)
         if group not in self._tiles:
             self._tiles[group] = cut_queries(self._step, group, program._tile, program._block_size)
