@@ -136,7 +136,7 @@ void Program::attend_split(const AttendOp& op, const AttentionPlan& plan, Member
       }
       if (plan.left[piece.unit].fetch_sub(1, std::memory_order_acq_rel) == 1) merge_unit(op, plan, piece.unit);
     }
-  });
+  }, [&] { ask_ahead(member, step); });
 }
 
 // Merges the pieces of a unit, span by span, and makes it ready for the next operation.
@@ -166,6 +166,19 @@ Range Program::partitions_of(const AttendOp& op, const AttentionPlan& plan, cons
   return {op.window == 0 || seen <= op.window ? 0 : (seen - op.window) / kPartition, (tile.keys + kPartition - 1) / kPartition};
 }
 
+// Asks for the first keys and values that the step's only sequence sees in one head, up to `most` tokens of them.
+void Program::ask_keys(const AttendOp& op, std::size_t kv_head, std::size_t most, const StepInputs& step) const {
+  const CacheShape shape = cache_.shape(op.layer);
+  const CacheBlocks<const std::uint8_t> blocks = cache_.blocks(op.layer);
+  const auto seen = static_cast<std::size_t>(step.positions[0]) + 1;
+  const std::size_t first = (op.window == 0 || seen <= op.window ? 0 : seen - op.window) / kPartition * kPartition;
+  for (std::size_t token = first; token < std::min(seen, first + most); token += kStrip) {
+    const auto block = static_cast<std::size_t>(step.block_tables[token / shape.block_size]);
+    const std::uint8_t* strip = blocks.block(block) + shape.strip_at(kv_head, token);
+    for (std::size_t at = 0; at < shape.strip_bytes(); at += 64) __builtin_prefetch(strip + at, 0, 2);
+  }
+}
+
 void Program::run_op(const AttendOp& op, Member& member, const StepInputs& step) {
   const AttentionPlan& plan = plan_of(op);
   const std::size_t heads = plan.kv_heads;
@@ -178,7 +191,7 @@ void Program::run_op(const AttendOp& op, Member& member, const StepInputs& step)
     member.share_ahead(count, 1, [&](std::size_t unit, std::size_t, std::size_t next) {
       write_run(op, {unit / heads, unit / heads + 1}, unit % heads, step);
       attend_whole(op, plan, place_of(unit), next < count ? place_of(next) : Place{}, cold, scratch, step);
-    });
+    }, [&] { ask_ahead(member, step); });
     return;
   }
   member.share(runs_.size() * heads, 1, [&](std::size_t begin, std::size_t end) {
@@ -193,7 +206,7 @@ void Program::run_op(const AttendOp& op, Member& member, const StepInputs& step)
   const auto from_end = [&](std::size_t unit) { return place_of((plan.tiles.size() - 1 - unit / heads) * heads + unit % heads); };
   member.share_ahead(count, 1, [&](std::size_t unit, std::size_t, std::size_t next) {
     attend_whole(op, plan, from_end(unit), next < count ? from_end(next) : Place{}, cold, scratch, step);
-  });
+  }, [&] { ask_ahead(member, step); });
 }
 
 }  // namespace octavo

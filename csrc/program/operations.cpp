@@ -19,6 +19,17 @@ constexpr std::size_t kGatedRows = 48;
 // Groups of what comes out that are converted together: kernels take four at a time.
 constexpr std::size_t kGatedGroups = 4;
 
+// Up to so many rows a product is a pass over memory.
+constexpr std::size_t kFewRows = 4;
+
+// What a thread asks for while it waits: bytes of the next weights, and tokens whose keys and values it needs before.
+constexpr std::size_t kWeightsAhead = std::size_t{32} << 10, kKeysAhead = 128;
+
+void ask(const void* data, std::size_t bytes) {
+  const auto* lines = static_cast<const std::uint8_t*>(data);
+  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(lines + at, 0, 2);
+}
+
 std::size_t blocks(std::size_t rows, std::size_t block) { return (rows + block - 1) / block; }
 
 // Chunks small enough to even out the threads, large enough that taking them costs nothing.
@@ -27,7 +38,6 @@ std::size_t chunk_of(std::size_t count, int threads) { return std::max<std::size
 // The same for the `count` pairs of panels of a region of a product. With few rows it is a pass over memory, and long runs are read faster
 // than short ones.
 std::size_t pairs_chunk(std::size_t count, std::size_t rows) {
-  constexpr std::size_t kFewRows = 4;
   const std::size_t parts = rows <= kFewRows ? 2 : 8;
   return (count + parts - 1) / parts;
 }
@@ -40,6 +50,32 @@ std::size_t pairs(std::size_t panel_count) { return (panel_count + 1) / 2; }
 ActivationBuffer& Program::activations(std::size_t index, Member& member, std::size_t rows) {
   if (rows == 1 && !shared_[index]) return scratch_[static_cast<std::size_t>(member.index())].activations[index];
   return activations_[index];
+}
+
+// A step of few rows is a pass over memory, which stands still where threads meet, and while they norm and attend between products. So that
+// it does not, a thread that waits asks for what it reads next: keys and values, and the beginning of its region of the next weights.
+void Program::ask_ahead(Member& member, const StepInputs& step) const {
+  if (step.tokens > kFewRows) return;
+  const auto index = static_cast<std::size_t>(member.index());
+  for (std::size_t i = scratch_[index].upcoming; i < operations_.size(); ++i) {
+    std::size_t linear;
+    if (const auto* norm = std::get_if<NormOp>(&operations_[i])) {
+      ask(vectors_[norm->vector].data(), floats_[norm->source].width * sizeof(float));
+      continue;
+    } else if (const auto* attend = std::get_if<AttendOp>(&operations_[i])) {
+      if (step.sequences == 1 && index < cache_.shape(attend->layer).kv_heads) ask_keys(*attend, index, kKeysAhead, step);
+      continue;
+    } else if (const auto* product = std::get_if<ProductOp>(&operations_[i])) {
+      linear = product->parts[0].linear;
+    } else if (const auto* gated = std::get_if<GatedOp>(&operations_[i])) {
+      linear = gated->gate;
+    } else {
+      continue;
+    }
+    const Linear& next = linears_[linear];
+    ask(next.data[index], std::min(kWeightsAhead, panel_offset(next.regions[index], next.panel_count(index))));
+    return;
+  }
 }
 
 template <typename Put>
@@ -147,7 +183,8 @@ void Program::run_op(const ProductOp& op, Member& member, const StepInputs& step
             if (last == 0) break;
           }
         }
-      });
+      },
+      [&] { ask_ahead(member, step); });
 }
 
 void Program::run_op(const GatedOp& op, Member& member, const StepInputs& step) {
@@ -187,7 +224,8 @@ void Program::run_op(const GatedOp& op, Member& member, const StepInputs& step) 
             target.put(kernels_, combined + row * kGatedGroups * kGroup, width, first + row, gate.first[region] / 2 + unit);
           }
         }
-      });
+      },
+      [&] { ask_ahead(member, step); });
 }
 
 }  // namespace octavo

@@ -19,8 +19,8 @@ Program::Program(std::size_t vocabulary, int threads, std::vector<int> cores, co
       kernels_(kernels),
       team_(std::make_unique<Team>(threads, std::move(cores))),
       sampler_(vocabulary, threads, kernels),
-      cache_(cache_type),
-      arenas_(static_cast<std::size_t>(threads)) {
+      arenas_(static_cast<std::size_t>(threads)),
+      cache_(cache_type) {
   scratch_.resize(static_cast<std::size_t>(threads));
 }
 
@@ -249,8 +249,9 @@ const AttentionPlan& Program::plan_of(const AttendOp& op) const {
 
 void Program::execute(Member& member, const StepInputs& step) {
   for (std::size_t rope = 0; rope < ropes_.size(); ++rope) fill_rope(rope, member, step);
-  for (const Operation& operation : operations_) {
-    std::visit([&](const auto& op) { run_op(op, member, step); }, operation);
+  for (std::size_t i = 0; i < operations_.size(); ++i) {
+    scratch_[static_cast<std::size_t>(member.index())].upcoming = i + 1;
+    std::visit([&](const auto& op) { run_op(op, member, step); }, operations_[i]);
   }
 }
 

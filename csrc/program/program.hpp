@@ -133,6 +133,7 @@ class Program {
   struct Scratch {
     std::vector<ActivationBuffer> activations;  // for steps of one row, which every thread converts for itself
     AlignedBytes floats, softmax;
+    std::size_t upcoming = 0;  // the operation that follows the one that runs
   };
 
   Linear& make_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias);
@@ -142,6 +143,7 @@ class Program {
   void execute(Member& member, const StepInputs& step);
   std::size_t rows_of(bool samples, const StepInputs& step) const { return samples ? step.samples : step.tokens; }
   ActivationBuffer& activations(std::size_t index, Member& member, std::size_t rows);
+  void ask_ahead(Member& member, const StepInputs& step) const;
 
   void run_op(const EmbedOp& op, Member& member, const StepInputs& step);
   void run_op(const GatherOp& op, Member& member, const StepInputs& step);
@@ -165,6 +167,7 @@ class Program {
   void attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step);
   void merge_unit(const AttendOp& op, const AttentionPlan& plan, std::size_t unit);
   Place first_place(const AttendOp& op, const AttentionPlan& plan, std::size_t tile, std::size_t kv_head) const;
+  void ask_keys(const AttendOp& op, std::size_t kv_head, std::size_t most, const StepInputs& step) const;
   Range partitions_of(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const;
   const AttentionPlan& plan_of(const AttendOp& op) const;
   void fill_rope(std::size_t index, Member& member, const StepInputs& step);

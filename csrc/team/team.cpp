@@ -135,23 +135,24 @@ void Team::work(int index) {
   if (abandoned) meet();
 }
 
-// The barrier; returns whether a thread had failed before the last one arrived.
-bool Team::meet() {
-  if (threads_ == 1) return false;
+// The barrier's first half: returns the phase that ends when the last thread arrives.
+std::uint32_t Team::arrive() {
+  if (threads_ == 1) return 0;
   const std::uint32_t phase = phase_.value();
-  std::uint32_t next;
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
     arrived_.store(0, std::memory_order_relaxed);
-    next = ((phase | 1) + 1) | static_cast<std::uint32_t>(failed_.load(std::memory_order_relaxed));
-    phase_.set(next);
-  } else {
-    next = phase_.wait(phase, cores_.empty() ? kAtBarrierNotPinned : kAtBarrier);
+    phase_.set(((phase | 1) + 1) | static_cast<std::uint32_t>(failed_.load(std::memory_order_relaxed)));
   }
-  return (next & 1) != 0;
+  return phase;
 }
 
-void Member::barrier() {
-  if (team_.meet()) throw Abandoned{};
+// Its second half; returns whether a thread had failed before the last one arrived.
+bool Team::leave(std::uint32_t phase) {
+  return threads_ > 1 && (phase_.wait(phase, cores_.empty() ? kAtBarrierNotPinned : kAtBarrier) & 1) != 0;
+}
+
+void Member::leave(std::uint32_t phase) {
+  if (team_.leave(phase)) throw Abandoned{};
 }
 
 }  // namespace octavo

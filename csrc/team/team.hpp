@@ -27,7 +27,12 @@ class Member {
 
   // Returns when every thread of the team has arrived; what any wrote before it, all may read after it. Spins briefly, then
   // sleeps. If another thread's function has thrown, this throws too (something that only `run` should catch).
-  void barrier();
+  void barrier() {
+    barrier([] {});
+  }
+  // The same; `meanwhile()` is called after arriving, before waiting.
+  template <typename Meanwhile>
+  void barrier(Meanwhile&& meanwhile);
 
   // Hands out [0, count) in chunks of `chunk` (the last may be shorter), first come first served: `work(begin, end)` is called for each
   // chunk that falls to this thread, so a thread that the system keeps waiting delays only the chunk it has. Every thread must call it,
@@ -38,17 +43,21 @@ class Member {
   // The same for work that is cut into a region for each thread, count(region) units of it in chunks of chunk(region): a thread first takes
   // what is left of its own region, then of the others', so that it reads one piece of memory from end to end while nobody lags behind.
   // `work(region, begin, end)` gets units of one region.
-  template <typename Count, typename Chunk, typename Work>
-  void share_regions(Count&& count, Chunk&& chunk, Work&& work);
+  //
+  // Whoever is done calls `meanwhile()` before it waits for the others.
+  template <typename Count, typename Chunk, typename Work, typename Meanwhile>
+  void share_regions(Count&& count, Chunk&& chunk, Work&& work, Meanwhile&& meanwhile);
+
   // The same, for work that is done sooner when what follows is known: `work(begin, end, next)` is told where the chunk begins that this thread
   // takes after this one, or `count` if there is none.
-  template <typename Work>
-  void share_ahead(std::size_t count, std::size_t chunk, Work&& work);
+  template <typename Work, typename Meanwhile>
+  void share_ahead(std::size_t count, std::size_t chunk, Work&& work, Meanwhile&& meanwhile);
 
  private:
   friend class Team;
   Member(Team& team, int index) : team_(team), index_(index) {}
 
+  void leave(std::uint32_t phase);
   // What hands out the chunks of this turn.
   std::atomic<std::size_t>& counter();
 
@@ -80,7 +89,9 @@ class Team {
 
   void loop(int index);
   void work(int index);
-  bool meet();
+  bool meet() { return leave(arrive()); }
+  std::uint32_t arrive();
+  bool leave(std::uint32_t phase);
   void stop();
 
   struct alignas(64) Counter {
@@ -113,6 +124,13 @@ class Team {
 
 inline int Member::size() const { return team_.size(); }
 
+template <typename Meanwhile>
+void Member::barrier(Meanwhile&& meanwhile) {
+  const std::uint32_t phase = team_.arrive();
+  meanwhile();
+  leave(phase);
+}
+
 inline std::atomic<std::size_t>& Member::counter() {
   std::atomic<std::size_t>& next = team_.counters_[turn_ % 2].next;
   if (index_ == 0) team_.counters_[(turn_ + 1) % 2].next.store(0, std::memory_order_relaxed);
@@ -136,8 +154,8 @@ void Member::share(std::size_t count, std::size_t chunk, Work&& work) {
   barrier();
 }
 
-template <typename Count, typename Chunk, typename Work>
-void Member::share_regions(Count&& count, Chunk&& chunk, Work&& work) {
+template <typename Count, typename Chunk, typename Work, typename Meanwhile>
+void Member::share_regions(Count&& count, Chunk&& chunk, Work&& work, Meanwhile&& meanwhile) {
   const int threads = team_.threads_;
   std::vector<Team::Counter>& counters = team_.region_counters_[region_turn_ % 2];
   team_.region_counters_[(region_turn_ + 1) % 2][static_cast<std::size_t>(index_)].next.store(0, std::memory_order_relaxed);
@@ -152,11 +170,11 @@ void Member::share_regions(Count&& count, Chunk&& chunk, Work&& work) {
       work(region, begin, std::min(begin + step, total));
     }
   }
-  barrier();
+  barrier(meanwhile);
 }
 
-template <typename Work>
-void Member::share_ahead(std::size_t count, std::size_t chunk, Work&& work) {
+template <typename Work, typename Meanwhile>
+void Member::share_ahead(std::size_t count, std::size_t chunk, Work&& work, Meanwhile&& meanwhile) {
   chunk = std::max<std::size_t>(chunk, 1);
   if (team_.threads_ == 1) {
     for (std::size_t begin = 0; begin < count; begin += chunk) work(begin, std::min(begin + chunk, count), std::min(begin + chunk, count));
@@ -169,7 +187,7 @@ void Member::share_ahead(std::size_t count, std::size_t chunk, Work&& work) {
     work(begin, std::min(begin + chunk, count), after);
     begin = after;
   }
-  barrier();
+  barrier(meanwhile);
 }
 
 }  // namespace octavo

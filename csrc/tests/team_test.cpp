@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "team/affinity.hpp"
@@ -76,7 +77,7 @@ void regions_cover_everything(Team& team, int rounds) {
   std::vector<std::vector<int>> units(regions);
   for (std::size_t region = 0; region < regions; ++region) units[region].resize(1 + 37 * region % 11);
   units[0].clear();
-  std::vector<int> wrong(regions * 16, 0);
+  std::vector<int> wrong(regions * 16, 0), waits(regions * 16, 0);
   for (int round = 0; round < rounds; ++round) {
     for (auto& region : units) std::fill(region.begin(), region.end(), 0);
     const int shares = 1 + round % 4;
@@ -87,9 +88,11 @@ void regions_cover_everything(Team& team, int rounds) {
                                int& bad = wrong[at(member.index()) * 16];
                                bad += begin >= end || end - begin > std::max<std::size_t>(region % 4, 1);
                                for (std::size_t i = begin; i < end; ++i) bad += units[region][i]++ != share;
-                             });
+                             },
+                             [&] { ++waits[at(member.index()) * 16]; });
       }
     });
+    for (int member = 0; member < team.size(); ++member) wrong[0] += std::exchange(waits[at(member) * 16], 0) != shares;
     for (const auto& region : units) {
       for (const int count : region) wrong[0] += count != shares;
     }

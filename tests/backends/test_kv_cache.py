@@ -41,6 +41,7 @@ CODES = fp8_codes()
 def nearest_fp8(x: float) -> int:
     """The code of the nearest number of the same sign, ties to the even one; ±448 beyond."""
     sign = 128 if math.copysign(1, x) < 0 else 0
+    x = max(-448.0, min(x, 448.0))
     return min((abs(CODES[sign | code] - x), code % 2, sign | code) for code in range(127))[2]
 
 

@@ -22,12 +22,14 @@ class Setup:
         return LLM(self.model, backend=self.backend, kv_cache_dtype=self.kv_cache_dtype, quiet=True, **options)
 
 
-# One model for each way of multiplying: float32, bfloat16, 4-bit and 8-bit weights. And one for each type of cache.
+# One model for each way of multiplying: float32, bfloat16, 4-bit and 8-bit weights. And the types of cache that round; the C++ tests of
+# attention compare the bits of all of them, alone and in tiles.
 SETUPS = [
     Setup("tiny-llama", "reference"),
     Setup("tiny-llama", "cpu"),
     Setup("gguf-tiny-llama/tiny-llama-Q4_1.gguf", "cpu"),
     Setup("gguf-tiny-llama/tiny-llama-Q8_0.gguf", "cpu"),
-    *[Setup("tiny-llama", "reference", dtype) for dtype in ("bfloat16", "float16", "int8", "fp8")],
-    *[Setup("tiny-llama", "cpu", dtype) for dtype in ("float32", "float16", "int8", "fp8")],
+    Setup("tiny-llama", "reference", "int8"),
+    Setup("tiny-llama", "cpu", "int8"),
+    Setup("tiny-llama", "cpu", "fp8"),
 ]

@@ -12,7 +12,7 @@ from setups import Setup
 from workload import bits
 
 from octavo import AsyncLLM, SamplingParams
-from octavo.config.engine import BackendConfig, EngineConfig, ModelConfig
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig
 
 SAMPLES = 8
 
@@ -72,7 +72,8 @@ def test_eight_samples_of_several_prompts_under_preemption(setup: Setup, alone: 
 
 def test_samples_are_streamed_alike_over_the_engine_s_socket(setup: Setup, alone: dict[int, list[Any]]) -> None:
     async def run() -> list[Any]:
-        config = EngineConfig(model=ModelConfig(setup.model), backend=BackendConfig(setup.backend))
+        cache = CacheConfig(kv_cache_dtype=setup.kv_cache_dtype)
+        config = EngineConfig(model=ModelConfig(setup.model), cache=cache, backend=BackendConfig(setup.backend))
         llm = await AsyncLLM.start(config, quiet=True)
         try:
             gathered = await gather(llm.generate(prompt_of(70), sampling(n=SAMPLES), "x"))

@@ -76,7 +76,9 @@ class FakeLLM:
     can_reset: bool = True
 
     def __post_init__(self) -> None:
-        self.info = EngineInfo(self.model, "LlamaForCausalLM", "reference", VOCAB_SIZE, self.max_model_len, 16, 64, 1, 4096, "0", "float32")
+        self.info = EngineInfo(
+            self.model, "LlamaForCausalLM", "reference", VOCAB_SIZE, self.max_model_len, 16, 64, 1, 4096, "0", kv_cache_dtype="float32"
+        )
         self.tokenizer = ByteTokenizer()
         self.stats = EngineStats()
         self.is_alive = True

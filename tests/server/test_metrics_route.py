@@ -158,5 +158,7 @@ async def test_route_and_refused_requests(connect, metrics: Metrics) -> None:
     }
     assert found == {"404": 1, "405": 1, "400": 2}
     assert 'vllm:num_requests_running{engine="0",model_name="fake-model"} 0.0' in reply.text
-    labels = 'block_size="16",cache_dtype="float32",enable_prefix_caching="False",engine="0",kv_cache_memory_bytes="4096",num_gpu_blocks="64"'
+    labels = (
+        'block_size="16",cache_dtype="float32",enable_prefix_caching="False",engine="0",kv_cache_memory_bytes="4096",num_gpu_blocks="64"'
+    )
     assert f"vllm:cache_config_info{{{labels}}} 1.0" in reply.text

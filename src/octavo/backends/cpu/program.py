@@ -27,11 +27,6 @@ class CpuProgram:
         """Bytes of the packed weights; one that serves twice counts once."""
         return int(self._native.weights_bytes())
 
-    @property
-    def kv_cache_dtype(self) -> str:
-        """bfloat16."""
-        return "bfloat16"
-
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes of keys and values of one block, all layers together. Raises ConfigError for a block size that is no multiple of 16: the
         kernels read keys sixteen at a time."""

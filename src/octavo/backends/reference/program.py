@@ -50,11 +50,6 @@ class ReferenceProgram:
         """Rows of a tile in every product (`products.invariant_tile`)."""
         return self._tile
 
-    @property
-    def kv_cache_dtype(self) -> str:
-        """float32, as everything."""
-        return "float32"
-
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes of keys and values of one block, all layers together."""
         layers = self._graph.cache_layers
