@@ -32,7 +32,7 @@ def tiny(fixtures_dir) -> str:
 
 def test_help_lists_the_benchmarks():
     said = run("--help").stdout
-    for name in ("latency", "throughput", "serve", "startup", "blocks", "kernels"):
+    for name in ("latency", "throughput", "serve", "startup", "memory", "blocks", "kernels"):
         assert name in said
 
 
@@ -60,6 +60,17 @@ def test_serve_starts_a_server_and_ends_it(tiny, tmp_path):
     assert results["server_cpu_seconds"] is not None
 
 
+def test_memory_and_its_picture(tiny, tmp_path):
+    plot, target = tmp_path / "memory.svg", tmp_path / "memory.json"
+    trace = ["--trace", "log-normal", "--num-prompts", "8", "--max-model-len", "64", "--full-requests", "2"]
+    done = run("memory", tiny, "--threads", "1", *trace, "--plot", str(plot), "--json", str(target))
+    assert done.returncode == 0, done.stderr
+    assert "static, buddies" in done.stdout
+    (trace,) = json.loads(target.read_text())["results"]["traces"].values()
+    assert trace["policies"]["maximum"]["running_peak"] == 2
+    assert plot.read_text().startswith("<svg")
+
+
 def test_startup_and_json_on_stdout(tiny):
     done = run("startup", tiny, *TINY, "--num-iters", "1", "--json", "-")
     assert done.returncode == 0, done.stderr
@@ -82,6 +93,8 @@ def test_startup_and_json_on_stdout(tiny):
         (["startup", "--json", "/no/such/folder/x.json"], "--json can't write"),
         (["kernels", "--layout", "int3"], "--layout must be one of"),
         (["blocks", "--pool", "10"], "--pool: 10 blocks are too few"),
+        (["memory", "--trace", "chat65"], "--trace must be of chat64, log-normal, not 'chat65'"),
+        (["memory", "--plot", "/no/such/folder/x.svg"], "--plot can't write"),
     ],
 )
 def test_errors_are_one_sentence(args, words):

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from octavo.bench.throughput import ThroughputOptions, make_workload
-from octavo.bench.workload import chat64, random_asks, shared_prefix
+from octavo.bench.workload import chat64, log_normal, random_asks, shared_prefix
 from octavo.protocol.errors import ConfigError
 
 
@@ -45,6 +45,19 @@ def test_random_prompts_are_repeatable_and_within_the_vocabulary():
 
 def test_random_prompts_of_a_large_vocabulary_hold_no_special_tokens():
     assert min(random_asks(1, 5000, 1, vocab_size=32_000).asks[0].prompt_token_ids) >= 1000
+
+
+def test_log_normal_lengths():
+    workload = log_normal(2000, 1200, vocab_size=512, seed=1)
+    prompts = sorted(len(ask.prompt_token_ids) for ask in workload.asks)
+    outputs = sorted(ask.output_len for ask in workload.asks)
+    assert (prompts[1000], outputs[1000]) == (pytest.approx(200, rel=0.08), pytest.approx(100, rel=0.08))
+    # One in 6.3 lies above the median times e to the σ.
+    assert (prompts[1683], outputs[1683]) == (pytest.approx(200 * 2.2255, rel=0.08), pytest.approx(100 * 1.8221, rel=0.08))
+    assert (prompts[-1], outputs[-1]) == (900, workload.longest_output) == (900, 300)
+    assert min(prompts[0], outputs[0]) >= 1
+    assert workload == log_normal(2000, 1200, vocab_size=512, seed=1)
+    assert workload.asks[0] != log_normal(1, 1200, vocab_size=512, seed=2).asks[0]
 
 
 def test_prompts_after_a_shared_prefix():

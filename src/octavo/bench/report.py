@@ -64,20 +64,25 @@ def publish(report: Report, json_target: str | None) -> None:
     if json_target == "-":
         print(report.json())
     elif json_target is not None:
-        try:
-            Path(json_target).write_text(report.json() + "\n")
-        except OSError as error:
-            raise ConfigError(f"json_file: can't write {json_target}: {error.strerror or error}", param="json_file") from None
+        write_file(json_target, report.json() + "\n")
 
 
-def check_target(json_target: str | None) -> None:
+def write_file(target: str, text: str, param: str = "json_file") -> None:
+    """Writes the file that the field `param` names. Raises ConfigError for one that can't be written."""
+    try:
+        Path(target).write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{param}: can't write {target}: {error.strerror or error}", param=param) from None
+
+
+def check_target(target: str | None, param: str = "json_file") -> None:
     """Raises ConfigError, before minutes of measuring, for a file that can't be written."""
-    if json_target not in (None, "-"):
+    if target not in (None, "-"):
         try:
-            with Path(str(json_target)).open("a"):
+            with Path(str(target)).open("a"):
                 pass
         except OSError as error:
-            raise ConfigError(f"json_file: can't write {json_target}: {error.strerror or error}", param="json_file") from None
+            raise ConfigError(f"{param}: can't write {target}: {error.strerror or error}", param=param) from None
 
 
 def written(table: Table) -> list[str]:

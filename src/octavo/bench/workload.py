@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import dataclass
 from importlib.resources import files
@@ -46,6 +47,11 @@ class Workload:
         """Tokens of the longest request, prompt and output together."""
         return max(len(ask.prompt_token_ids) + ask.output_len for ask in self.asks)
 
+    @property
+    def longest_output(self) -> int:
+        """Tokens of the longest answer."""
+        return max(ask.output_len for ask in self.asks)
+
     def describe(self) -> dict[str, object]:
         """For the record."""
         return {
@@ -81,6 +87,25 @@ def random_asks(count: int, prompt_len: int, output_len: int, *, vocab_size: int
     source = random.Random(seed)
     asks = [Ask([source.randrange(first, vocab_size) for _ in range(prompt_len)], output_len) for _ in range(count)]
     return Workload(f"random {count} × ({prompt_len} + {output_len})", asks)
+
+
+def log_normal(count: int, max_model_len: int, *, vocab_size: int, seed: int = 0) -> Workload:
+    """`count` requests whose lengths are drawn from log-normal distributions, as those of conversations are: many short, few long.
+
+    Prompts have a median of 1/6 of `max_model_len` (σ of the logarithm 0.8) and at most 3/4 of it, answers 1/12 (σ 0.6) and at most 1/4.
+    """
+    first = FIRST_TOKEN if vocab_size > 2 * FIRST_TOKEN else 0
+    source = random.Random(seed)
+
+    def length(median: float, sigma: float, most: int) -> int:
+        return min(most, max(1, round(median * math.exp(source.gauss(0.0, sigma)))))
+
+    asks = []
+    for _ in range(count):
+        prompt_len = length(max_model_len / 6, 0.8, max_model_len * 3 // 4)
+        output_len = length(max_model_len / 12, 0.6, max_model_len // 4)
+        asks.append(Ask([source.randrange(first, vocab_size) for _ in range(prompt_len)], output_len))
+    return Workload(f"log-normal {count}", asks)
 
 
 def shared_prefix(count: int, prefix_len: int, tail_len: int, output_len: int, *, vocab_size: int, seed: int = 0) -> Workload:

@@ -259,6 +259,56 @@ def startup(config: EngineConfig, named: str | None, *, iterations: Iterations =
     publish(run_startup(config, StartupOptions(iterations), server_arguments(config)), json_file)
 
 
+# Its traces say how large the cache is, and every policy meets it without what others have left there.
+_SET_BY_THE_TRACE = ("gpu_memory_utilization", "kv_cache_memory", "num_blocks_override", "enable_prefix_caching")
+
+
+_LONGEST = Annotated[
+    int | None,
+    Option(
+        "--max-model-len",
+        least=1,
+        metavar="TOKENS",
+        help="The maximum length. Default: 1024 for chat64, 2048 for log-normal.",
+        panel=_BENCH,
+    ),
+]
+
+
+@_add("memory", ({name: entry for name, entry in _ENGINE.items() if name not in _SET_BY_THE_TRACE} | {"max_model_len": (_LONGEST, None)},))
+def memory(
+    config: EngineConfig,
+    named: str | None,
+    *,
+    traces: Annotated[
+        list[str] | None,
+        Option("--trace", metavar="chat64|log-normal", help="May be given again. Default: both.", panel=_BENCH),
+    ] = None,
+    full_requests: Annotated[
+        int, Option(least=1, metavar="N", help="KV memory: what N requests of the maximum length take.", panel=_BENCH)
+    ] = 4,
+    num_prompts: Annotated[int, Option(least=1, metavar="N", help="Requests of the log-normal trace.", panel=_BENCH)] = 64,
+    iterations: Iterations = 1,
+    json_file: Json = None,
+    plot_file: Annotated[str | None, Option("--plot", metavar="FILE", help="Draw the figures there, as SVG.", panel=_BENCH)] = None,
+) -> None:
+    """Replay a trace under two static allocators and under the paged KV cache, in the same memory, with the real engine.
+
+    Static is the maximum length for each request, or its prompt and the longest answer rounded up to a power of two of blocks (buddies).
+    """
+    from octavo.bench.memory import MemoryOptions, charts, run_memory
+    from octavo.bench.report import check_target, publish, write_file
+
+    check_target(json_file)
+    check_target(plot_file, "plot_file")
+    given = {"traces": tuple(traces)} if traces else {}
+    options = MemoryOptions(**given, full_requests=full_requests, num_prompts=num_prompts, iterations=iterations, seed=config.seed or 0)
+    report = run_memory(config, options, quiet=json_file == "-")
+    publish(report, json_file)
+    if plot_file is not None:
+        write_file(plot_file, charts(report.results), "plot_file")
+
+
 @_add("blocks", ())
 def blocks(
     *,

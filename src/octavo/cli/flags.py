@@ -183,6 +183,8 @@ _RENAMED = {
     "most_seconds": "max_seconds",
     "iterations": "num_iters",
     "pools": "pool",
+    "traces": "trace",
+    "plot_file": "plot",
 }
 
 

@@ -57,6 +57,22 @@ class BlockTable:
         """Tokens that the allocated blocks can hold."""
         return len(self.block_ids) * self.block_size
 
+    def blocks_needed(self, prefix: Prefix, num_tokens: int) -> int:
+        """Free blocks that the sequence, whose table is empty, takes for its first `num_tokens` tokens if it begins with `prefix`. What
+        others hold of that costs nothing, unless the sequence goes on inside of a block and has to copy it; what nobody holds leaves the
+        free blocks, too."""
+        copies = prefix.num_tokens % self.block_size > 0 and num_tokens > prefix.num_tokens
+        return blocks_for(num_tokens, self.block_size) - len(prefix.block_ids) + self._store.count_free(prefix.block_ids) + copies
+
+    def blocks_to_come(self, written: int, num_tokens: int, most_tokens: int) -> int:
+        """Free blocks that the table still has to take for the first `num_tokens` tokens, of which `written` are in the cache, and one more
+        if the sequence, which will never hold more than `most_tokens`, can grow into it, or into a block that it shares."""
+        known = blocks_for(num_tokens, self.block_size)
+        copies = written < most_tokens and self.must_copy(written)
+        copies_now = copies and written < num_tokens
+        grows = blocks_for(most_tokens, self.block_size) > known or copies > copies_now
+        return known - len(self.block_ids) + copies_now + grows
+
     def find(self, num_tokens: int) -> Prefix:
         """What can be found of the first `num_tokens` tokens of the sequence. O(tokens found)."""
         if self._keys is None:

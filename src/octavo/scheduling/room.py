@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.kvcache.block_store import BlockStore
-from octavo.kvcache.block_table import BlockTable, Prefix, blocks_for
+from octavo.kvcache.block_table import BlockTable, Prefix
 from octavo.scheduling.request import Request
 
 
-def blocks_needed(request: Request, prefix: Prefix, store: BlockStore) -> int:
-    """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix`. What others hold of that costs nothing,
-    unless the request goes on inside of a block and has to copy it; what nobody holds leaves the free blocks, too."""
-    size = request.table.block_size
-    copies = prefix.num_tokens % size > 0 and request.num_known > prefix.num_tokens
-    return blocks_for(request.num_known, size) - len(prefix.block_ids) + store.count_free(prefix.block_ids) + copies
+def blocks_needed(request: Request, prefix: Prefix) -> int:
+    """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix`."""
+    return request.table.blocks_needed(prefix, request.num_known)
 
 
 def blocks_to_come(request: Request) -> int:
-    """Blocks that a running request still has to take for the tokens it knows, and one more if its output can grow into it, or into a block
-    that it shares. The last token that it may know needs no slot: it is never computed."""
-    size, written = request.table.block_size, request.num_in_cache
-    known = blocks_for(request.num_known, size)
-    copies = written < request.max_known - 1 and request.table.must_copy(written)
-    copies_now = copies and written < request.num_known
-    grows = blocks_for(request.max_known - 1, size) > known or copies > copies_now
-    return known - len(request.table.block_ids) + copies_now + grows
+    """Blocks that a running request still has to take for the tokens it knows, and one more if its output can grow into it. The last token
+    that it may know needs no slot: it is never computed."""
+    return request.table.blocks_to_come(request.num_in_cache, request.num_known, request.max_known - 1)
 
 
 def tokens_held(tables: Sequence[tuple[BlockTable, int]], store: BlockStore, block_size: int) -> int:

@@ -270,7 +270,7 @@ class Scheduler:
             prefix = self._find(request)
             if prefix is None:
                 return
-            if blocks_needed(request, prefix, self._store) > self._store.num_free - reserved:
+            if blocks_needed(request, prefix) > self._store.num_free - reserved:
                 # Blocks that are held for samples to come, of which none runs, are in the way of who comes before them.
                 others_gone = self._groups.give_up_one(keep=self._groups.of(request))
                 if others_gone or (not self._running and self._groups.give_up_one()):
