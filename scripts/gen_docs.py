@@ -175,6 +175,13 @@ def api_page() -> str:
     document = build_app(llm, ServerOptions()).openapi()
     schemas = document["components"]["schemas"]
     routes = [[f"`{m.upper()} {p}`", str(entry["summary"])] for p, methods in document["paths"].items() for m, entry in methods.items()]
+    queries = [
+        [f"`{m.upper()} {p}`", f"`{query['name']}`", kind_of(query["schema"], schemas), str(query["schema"].get("default", ""))]
+        for p, methods in document["paths"].items()
+        for m, entry in methods.items()
+        for query in entry.get("parameters", ())
+        if query["in"] == "query"
+    ]
     completion, chat = schemas["CompletionRequest"], schemas["ChatRequest"]
     off = shared_off()
 
@@ -193,6 +200,11 @@ def api_page() -> str:
 `Authorization: Bearer KEY`. An unknown field, a wrong type or a value outside its limits is refused with an error that names the field:
 `{{"error": {{"message", "type", "param", "code"}}}}`. A field that is null counts as absent. [sampling.md](sampling.md) says what the
 sampling fields mean.
+
+## Parameters of the URL
+
+{table(["route", "parameter", "value", "default"], queries)}
+[kv-cache.md](kv-cache.md#what-the-cache-holds) says what `/kv/blocks` answers.
 
 ## Completions and chat
 

@@ -98,6 +98,27 @@ def test_prompt_work_is_counted_in_tokens(server: LiveServer, http: httpx.Client
     assert usage(prompts[3])["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
+def test_blocks_are_shown_while_requests_run(server: LiveServer, http: httpx.Client) -> None:
+    assert http.post("/reset_prefix_cache").json() == {"success": True}
+    body = {"prompt": [9] * 40, "n": 2, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with connect(server) as connection:
+        connection.sendall(post_bytes("/v1/completions", body).replace(b"Host:", b"X-Request-Id: mine\r\nHost:", 1))
+        assert connection.recv(1)
+        reply = http.get("/kv/blocks?limit=1000").json()
+        summary, blocks = reply["summary"], reply["blocks"]
+        assert summary["used"] + summary["cached"] + summary["free"] == summary["num_blocks"] == len(blocks)
+        assert summary["requests_running"] + summary["requests_waiting"] == 2
+        states = [block["state"] for block in blocks]
+        assert [states.count(state) for state in ("used", "cached", "free")] == [summary[state] for state in ("used", "cached", "free")]
+        owners = {owner for block in blocks for owner in block["owners"]}
+        assert {owner.rpartition(":")[2] for owner in owners} <= {"0", "1"}
+        assert all("mine" in owner for owner in owners)
+        shared = [block for block in blocks if block["reference_count"] == 2]
+        assert len(shared) >= 2
+        assert all(len(block["owners"]) == 2 and block["hash"] for block in shared[:2])
+    wait_until(lambda: http.get("/kv/blocks?limit=1").json()["summary"]["used"] == 0, 10, "the blocks")
+
+
 def test_every_reason_counts(server: LiveServer, http: httpx.Client) -> None:
     before = server.metrics()
     assert http.post("/v1/completions", json={"prompt": "The cat", "temperature": 0, "stop": "low"}).status_code == 200

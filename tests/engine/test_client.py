@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from engines import children, config_for, is_running, request_for, socket_folders
 
@@ -144,6 +145,24 @@ async def test_a_reset_is_refused_while_requests_run_unless_they_may_be_preempte
     await front.until(lambda: "long" in front.ends, 60)
     assert len(front.tokens["long"]) == 400
     assert front.ends["long"].num_preemptions == 1
+
+
+async def test_blocks_are_told_over_the_socket(front: Front) -> None:
+    client = client_of(front)
+    untouched = await client.blocks(0, 2)
+    assert [msgspec.structs.astuple(block) for block in untouched.blocks] == [(0, [], 0, None, None), (1, [], 0, None, None)]
+    await front.result(request_for("a", prompt=[7] * 40))
+    page = await client.blocks(0, client.info.num_blocks)
+    assert (page.stats.blocks_used, page.stats.blocks_cached, page.cached_free, len(page.blocks)) == (0, 2, 2, client.info.num_blocks)
+    assert sum(block.digest is not None for block in page.blocks) == 2
+    assert sum(block.idle_seconds is not None for block in page.blocks) == 3
+    await client.add(request_for("long", prompt=[7] * 40, max_tokens=400))
+    await front.until(lambda: front.stats.running == 1)
+    page = await client.blocks(0, 1000)
+    held = [block for block in page.blocks if block.owners]
+    assert {tuple(block.owners) for block in held} == {("long",)}
+    assert {(block.reference_count, block.idle_seconds) for block in held} == {(1, 0.0)}
+    assert len(held) == page.stats.blocks_used >= 3
 
 
 async def test_whoever_waits_for_an_answer_hears_of_a_killed_engine(front: Front) -> None:

@@ -17,6 +17,9 @@ TOKENS = st.integers(0, 1)
 HASHES = [hash_block, lambda parent, contents: b"same", lambda parent, contents: contents[:4]]
 
 
+OWNERS = st.sampled_from(["x", "y", "z"])
+
+
 @dataclass(eq=False)
 class Sequence:
     tokens: list[int]
@@ -35,14 +38,21 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = self.manager.store
         self.sequences: list[Sequence] = []
         self.memory: dict[tuple[int, int], int] = {}
+        self.left: dict[int, float] = {}
+        self.store.release, self.give_back = self.release_and_note, self.store.release
+
+    def release_and_note(self, block, owner=""):
+        self.give_back(block, owner)
+        if self.store._pool.reference_count(block) == 0:
+            self.left[block] = self.store.now
 
     # What a sequence does.
 
     @precondition(lambda self: len(self.sequences) < 6)
-    @rule(tokens=st.lists(TOKENS, min_size=4, max_size=10), salt=st.sampled_from([None, None, "a"]))
-    def hit(self, tokens, salt):
+    @rule(tokens=st.lists(TOKENS, min_size=4, max_size=10), salt=st.sampled_from([None, None, "a"]), owner=OWNERS)
+    def hit(self, tokens, salt, owner):
         """A new sequence takes what it finds, and computes the rest."""
-        sequence = Sequence(tokens, self.manager.new_table(tokens, salt=salt), salt)
+        sequence = Sequence(tokens, self.manager.new_table(tokens, salt=salt, owner=owner), salt)
         prefix = sequence.table.find(len(tokens))
         sequence.table.adopt(prefix)
         sequence.written = prefix.num_tokens
@@ -89,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
         parent = data.draw(st.sampled_from(self.sequences))
         count = data.draw(st.integers(0, parent.written))
         tokens = parent.tokens[:count]
-        child = parent.table.fork(count, data.draw(st.sampled_from([None, tokens])))
+        child = parent.table.fork(count, data.draw(st.sampled_from([None, tokens])), owner=data.draw(OWNERS))
         used = self.store.num_used
         self.sequences.append(Sequence(tokens, child, parent.salt, count))
         assert self.store.num_used == used
@@ -102,6 +112,10 @@ class StoreMachine(RuleBasedStateMachine):
         sequence = data.draw(st.sampled_from(self.sequences))
         self.sequences.remove(sequence)
         sequence.table.release()
+
+    @rule(seconds=st.integers(1, 5))
+    def wait(self, seconds):
+        self.store.now += seconds
 
     @rule()
     def reset(self):
@@ -123,6 +137,23 @@ class StoreMachine(RuleBasedStateMachine):
         for block in range(self.store.num_blocks):
             assert self.store._pool.reference_count(block) == held[block]
         assert self.store.num_used == len(held)
+
+    @invariant()
+    def what_is_told_of_each_block_is_so(self):
+        owners = {block: [] for block in range(self.store.num_blocks)}
+        for sequence in self.sequences:
+            for block in sequence.table.block_ids:
+                owners[block].append(sequence.table.owner)
+        told = self.store.describe(0, self.store.num_blocks + 5)
+        assert [state.block_id for state in told] == list(owners)
+        for state in told:
+            assert sorted(state.owners) == sorted(owners[state.block_id])
+            assert state.reference_count == len(state.owners)
+            cached = self.store._index.get(state.block_id)
+            assert state.digest == (None if cached is None else cached.digest.hex())
+            left = self.left.get(state.block_id)
+            assert state.idle_seconds == (0.0 if state.owners else None if left is None else self.store.now - left)
+        assert self.store.num_cached_free == sum(state.digest is not None and not state.owners for state in told)
 
     @invariant()
     def what_can_be_found_is_there_after_what_it_follows(self):

@@ -13,10 +13,19 @@ from octavo.api.prompts import Prompt, prompt_parts
 from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoError
 from octavo.protocol.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
 from octavo.protocol.sampling import SamplingParams
-from octavo.protocol.wire import EngineInfo, EngineStats
+from octavo.protocol.wire import BlocksPage, BlockState, EngineInfo, EngineStats
 
 EOS = 256
 VOCAB_SIZE = 257
+# Of a pool of six: block, owners, references, digest, idle seconds.
+BLOCKS = [
+    (0, ["a:0", "a:1"], 2, "00112233445566778899aabbccddeeff", 0.0),
+    (1, ["a:0"], 1, None, 0.0),
+    (2, ["a:1"], 1, None, 0.0),
+    (3, [], 0, "ff" * 16, 2.00049),
+    (4, [], 0, "ee" * 16, 1.5),
+    (5, [], 0, None, None),
+]
 REPLY = "Hello wörld 🙂, this is a reply."
 
 
@@ -74,6 +83,7 @@ class FakeLLM:
     logprob_floor: float = -0.5
     resets: list[bool] = field(default_factory=list)
     can_reset: bool = True
+    pages: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.info = EngineInfo(
@@ -139,6 +149,11 @@ class FakeLLM:
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         self.resets.append(reset_running_requests)
         return self.can_reset
+
+    async def kv_blocks(self, offset: int = 0, limit: int = 100) -> BlocksPage:
+        self.pages.append((offset, limit))
+        blocks = [BlockState(*state) for state in BLOCKS[offset : offset + limit]]
+        return BlocksPage(EngineStats(2, 1, 6, 3, 40, blocks_cached=3), 2, blocks)
 
     async def _wait_for_turn(self, call: Call) -> None:
         if self.fail_after is not None and call.tokens >= self.fail_after:

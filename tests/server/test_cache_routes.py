@@ -47,6 +47,92 @@ async def test_a_query_that_is_not_understood(client: httpx.AsyncClient, llm: Fa
     assert llm.resets == []
 
 
+async def test_blocks(client: httpx.AsyncClient, llm: FakeLLM) -> None:
+    reply = await client.get("/kv/blocks")
+    assert reply.status_code == 200
+    body = reply.json()
+    assert body["summary"] == {
+        "num_blocks": 6,
+        "block_size": 16,
+        "used": 3,
+        "cached": 2,
+        "free": 1,
+        "findable": 3,
+        "tokens": 40,
+        "unused_slots": 8,
+        "utilization": 0.5,
+        "waste": 8 / 48,
+        "requests_running": 2,
+        "requests_waiting": 1,
+    }
+    assert (body["offset"], body["limit"], body["next_offset"]) == (0, 100, None)
+    assert body["blocks"][0] == {
+        "block_id": 0,
+        "state": "used",
+        "owners": ["a:0", "a:1"],
+        "reference_count": 2,
+        "hash": "001122334455",
+        "idle_seconds": 0.0,
+    }
+    assert [(each["state"], each["hash"], each["idle_seconds"]) for each in body["blocks"][2:]] == [
+        ("used", None, 0.0),
+        ("cached", "f" * 12, 2.0),
+        ("cached", "e" * 12, 1.5),
+        ("free", None, None),
+    ]
+    assert llm.pages == [(0, 100)]
+
+
+async def test_pages_of_blocks(client: httpx.AsyncClient, llm: FakeLLM) -> None:
+    seen, offset = [], 0
+    while offset is not None:
+        body = (await client.get(f"/kv/blocks?offset={offset}&limit=4")).json()
+        seen += [each["block_id"] for each in body["blocks"]]
+        offset = body["next_offset"]
+    assert seen == [0, 1, 2, 3, 4, 5]
+    assert llm.pages == [(0, 4), (4, 4)]
+    # Beyond the end there are none.
+    body = (await client.get("/kv/blocks?offset=2147483647")).json()
+    assert (body["blocks"], body["next_offset"], body["summary"]["used"]) == ([], None, 3)
+
+
+BLOCK_QUERIES = [
+    ("limit=0", "limit"),
+    ("limit=1001", "limit"),
+    ("limit=ten", "limit"),
+    ("limit=", "limit"),
+    ("limit=1.0", "limit"),
+    ("limit=%D9%A1", "limit"),
+    ("offset=-1", "offset"),
+    ("offset=2147483648", "offset"),
+    ("offset=" + "9" * 5000, "offset"),
+    ("offset=1&offset=2", "offset"),
+    ("state=used", "state"),
+]
+
+
+@pytest.mark.parametrize(("query", "param"), BLOCK_QUERIES)
+async def test_a_page_that_is_not_understood(client: httpx.AsyncClient, llm: FakeLLM, query: str, param: str) -> None:
+    check(await client.get(f"/kv/blocks?{query}"), 400, param)
+    assert llm.pages == []
+
+
+async def test_blocks_ask_for_the_key(connect) -> None:
+    assert (await connect(api_key=("k",)).get("/kv/blocks")).status_code == 401
+
+
+async def test_the_page_is_described(client: httpx.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    entry = document["paths"]["/kv/blocks"]["get"]
+    assert [(each["name"], each["schema"]) for each in entry["parameters"]] == [
+        ("offset", {"type": "integer", "minimum": 0, "maximum": 2**31 - 1, "default": 0}),
+        ("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
+    ]
+    reference = entry["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+    assert reference.endswith("/KVBlocks")
+    assert set(document["components"]["schemas"]["KVBlock"]["properties"]["state"]["enum"]) == {"used", "cached", "free"}
+
+
 async def test_reset_asks_for_the_key(connect) -> None:
     assert (await connect(api_key=("k",)).post("/reset_prefix_cache")).status_code == 401
 

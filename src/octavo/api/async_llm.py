@@ -18,7 +18,7 @@ from octavo.loading.progress import progress_for
 from octavo.protocol.errors import InvalidRequestError, OctavoError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
-from octavo.protocol.wire import EngineInfo, EngineOutput, EngineStats
+from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineStats
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -152,6 +152,20 @@ class AsyncLLM:
         """Forgets all blocks that could be found by what they hold. False, with nothing forgotten, while requests hold any; with
         `reset_running_requests` those lose their blocks first and compute them once more. Raises EngineDeadError."""
         return await self._engine.reset_prefix_cache(reset_running_requests=reset_running_requests)
+
+    async def kv_blocks(self, offset: int = 0, limit: int = 100) -> BlocksPage:
+        """The state of `limit` blocks of the KV cache from `offset` on, and the cache's gauges. Owners are request ids with the number of
+        the sample, "ID:INDEX"; for samples that have not begun and are to begin with the blocks, the id alone. Raises EngineDeadError."""
+        page = await self._engine.blocks(offset, limit)
+        for block in page.blocks:
+            block.owners = [name for owner in block.owners if (name := self._owner_name(owner)) is not None]
+        return page
+
+    def _owner_name(self, engine_id: str) -> str | None:
+        """An id of the engine's in the caller's words; None for a request that ended while the answer was on its way."""
+        key, colon, index = engine_id.partition(":")
+        waiting = self._waiting.get(key)
+        return None if waiting is None else f"{waiting.generation.request_id}{colon}{index}"
 
     async def close(self) -> None:
         """Stops the engine. Whoever still waits gets an EngineDeadError."""

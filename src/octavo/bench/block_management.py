@@ -19,6 +19,7 @@ from octavo.protocol.wire import EngineRequest
 from octavo.scheduling.scheduler import Scheduler
 
 VOCABULARY = 1 << 20
+PAGE_BLOCKS = 100
 FILL_BLOCKS = 64  # of a sequence that fills the pool
 
 
@@ -39,6 +40,7 @@ KINDS = {
     "decode": "every request gets one token; each fills a block, drops the oldest and takes it now and then",
     "new prompt": "a prompt that is not found: as many blocks dropped, taken, hashed and made findable as it fills",
     "known prompt": "a prompt that is found whole: its last token alone is computed",
+    "page": "no step, but what GET /kv/blocks asks of the engine while these requests run: 100 blocks and the summary",
 }
 
 
@@ -61,7 +63,7 @@ def run_blocks(options: BlockOptions) -> Report:
         if num_blocks < needed:
             raise ConfigError(f"pools: {num_blocks} blocks are too few for {options.requests} requests; {needed} are needed", param="pools")
     pools = [_measure(num_blocks, options) for num_blocks in options.pools]
-    tokens = {"decode": options.requests, "new prompt": options.prompt_len, "known prompt": options.prompt_len}
+    tokens = {"decode": options.requests, "new prompt": options.prompt_len, "known prompt": options.prompt_len, "page": 0}
     results: dict[str, Any] = {
         "pools": [{"num_blocks": pool.num_blocks, "step_s": pool.seconds} for pool in pools],
         "largest_to_smallest": {kind: pools[-1].seconds[kind] / pools[0].seconds[kind] for kind in KINDS},
@@ -84,7 +86,7 @@ def _measure(num_blocks: int, options: BlockOptions) -> PoolTimes:
         max_num_batched_tokens=max(options.prompt_len, options.requests * options.block_size), max_num_seqs=options.requests
     )
     scheduler = Scheduler(config, cache, max_model_len=num_blocks * options.block_size, vocab_size=VOCABULARY)
-    steps = {"decode": _decode, "new prompt": _new_prompts, "known prompt": _known_prompts}
+    steps = {"decode": _decode, "new prompt": _new_prompts, "known prompt": _known_prompts, "page": _pages}
     return PoolTimes(num_blocks, {kind: median(step(scheduler, tokens, options)) for kind, step in steps.items()})
 
 
@@ -131,6 +133,21 @@ def _known_prompts(scheduler: Scheduler, tokens: _Tokens, options: BlockOptions)
     prompt = tokens.take(options.prompt_len)
     _one_step(scheduler, prompt)
     return [_one_step(scheduler, prompt) for _ in range(options.iterations)]
+
+
+def _pages(scheduler: Scheduler, tokens: _Tokens, options: BlockOptions) -> list[float]:
+    _add(scheduler, [tokens.take(options.block_size) for _ in range(options.requests)], 2)
+    _step(scheduler)
+    places = range(0, scheduler.stats().blocks_total, PAGE_BLOCKS)
+    times = [_page(scheduler, places[index * 7919 % len(places)]) for index in range(options.iterations)]
+    _drain(scheduler)
+    return times
+
+
+def _page(scheduler: Scheduler, offset: int) -> float:
+    start = time.perf_counter()
+    scheduler.blocks(offset, PAGE_BLOCKS)
+    return time.perf_counter() - start
 
 
 def _one_step(scheduler: Scheduler, prompt: list[int]) -> float:

@@ -107,10 +107,11 @@ def _order(num_blocks: int) -> int:
 class StaticStore(BlockStore):
     """A store whose blocks are taken by their ids."""
 
-    def take_run(self, run: range) -> None:
+    def take_run(self, run: range, owner: str) -> None:
         """Takes free blocks, each held once then."""
         for block_id in run:
             self._pool.share(block_id)
+            self._owners[block_id] = (owner,)
 
 
 class StaticTable(BlockTable):
@@ -118,8 +119,8 @@ class StaticTable(BlockTable):
 
     __slots__ = ("_allocator", "_most_tokens", "_run", "_runs")
 
-    def __init__(self, store: StaticStore, block_size: int, allocator: RunAllocator, most_tokens: int) -> None:
-        super().__init__(store, block_size)
+    def __init__(self, store: StaticStore, block_size: int, allocator: RunAllocator, most_tokens: int, owner: str = "") -> None:
+        super().__init__(store, block_size, owner=owner)
         self._runs = store
         self._allocator = allocator
         self._most_tokens = most_tokens
@@ -140,7 +141,7 @@ class StaticTable(BlockTable):
                 raise BlockPoolError(f"{num_tokens} tokens do not fit into the {self.num_slots} that were reserved")
             return Grant()
         self._run = self._allocator.take(blocks_for(self._most_tokens, self.block_size))
-        self._runs.take_run(self._run)
+        self._runs.take_run(self._run, self.owner)
         self.block_ids = list(self._run)
         return Grant(new_block_ids=self.block_ids.copy())
 
@@ -165,10 +166,10 @@ class StaticManager(KVCacheManager):
         self._max_model_len = max_model_len
         self._max_output = max_output
 
-    def new_table(self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None) -> BlockTable:
+    def new_table(self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None, owner: str = "") -> BlockTable:
         """A table that is empty until its sequence is admitted."""
         most = self._max_model_len if self._max_output is None else min(self._max_model_len, len(token_ids) + self._max_output)
-        return StaticTable(self.store, self.block_size, self._allocator, most)
+        return StaticTable(self.store, self.block_size, self._allocator, most, owner)
 
 
 def one_for_all(num_blocks: int, block_size: int, *, max_model_len: int) -> StaticManager:

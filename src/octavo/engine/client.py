@@ -18,9 +18,9 @@ import zmq
 import zmq.asyncio
 
 from octavo.config.engine import EngineConfig
-from octavo.engine.messages import Abort, Add, Answer, Batch, Failed, FromEngine, Ready, ResetPrefixCache, Start, Stop, ToEngine
+from octavo.engine.messages import Abort, Add, Answer, Batch, Failed, FromEngine, ReadBlocks, Ready, ResetPrefixCache, Start, Stop, ToEngine
 from octavo.protocol.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError
-from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, EngineStats
+from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineRequest, EngineStats
 
 OnBatch = Callable[[list[EngineOutput], EngineStats], None]
 STOP_SECONDS = 5.0
@@ -106,6 +106,10 @@ class EngineClient:
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """Makes the engine forget what blocks hold; False if it could not, because some are in use. Raises EngineDeadError."""
         return bool(await self._call(lambda call: ResetPrefixCache(call, reset_running_requests)))
+
+    async def blocks(self, offset: int, limit: int) -> BlocksPage:
+        """What the engine knows of `limit` blocks of its KV cache from `offset` on. Raises EngineDeadError."""
+        return msgspec.convert(await self._call(lambda call: ReadBlocks(call, offset, limit)), BlocksPage)
 
     async def _call(self, message: Callable[[int], ToEngine]) -> Any:
         """Sends the message made for a new number and waits for its Answer. Raises EngineDeadError if that can't come any more."""

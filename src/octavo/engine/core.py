@@ -14,7 +14,7 @@ from octavo.kvcache.block_hash import CacheScope
 from octavo.kvcache.manager import KVCacheManager
 from octavo.loading.progress import Progress
 from octavo.protocol.errors import ConfigError
-from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, EngineStats
+from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.scheduler import Scheduler
 from octavo.utils.machine import available_memory, total_memory
 
@@ -52,6 +52,10 @@ class EngineCore:
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """Forgets what blocks hold; False, with nothing forgotten, while any is in use. See Scheduler.reset_prefix_cache."""
         return self._scheduler.reset_prefix_cache(reset_running_requests=reset_running_requests)
+
+    def blocks(self, offset: int, limit: int) -> BlocksPage:
+        """A part of the pool. See Scheduler.blocks."""
+        return self._scheduler.blocks(offset, limit)
 
     def step(self) -> list[EngineOutput]:
         """Computes one step and says what came of it. An error on the way ends every request of the step (`lost`); the engine can go on."""

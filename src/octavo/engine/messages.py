@@ -37,6 +37,14 @@ class ResetPrefixCache(msgspec.Struct, tag="reset_prefix_cache"):
     reset_running_requests: bool = False
 
 
+class ReadBlocks(msgspec.Struct, tag="read_blocks"):
+    """Tell of `limit` blocks from `offset` on. The Answer is a BlocksPage."""
+
+    call: int
+    offset: int
+    limit: int
+
+
 class Stop(msgspec.Struct, tag="stop"):
     """End now; whatever runs is dropped."""
 
@@ -69,5 +77,5 @@ class Failed(msgspec.Struct, tag="failed"):
     param: str | None = None
 
 
-ToEngine = Add | Abort | ResetPrefixCache | Stop
+ToEngine = Add | Abort | ResetPrefixCache | ReadBlocks | Stop
 FromEngine = Ready | Batch | Answer | Failed

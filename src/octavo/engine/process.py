@@ -18,7 +18,7 @@ import msgspec
 import zmq
 
 from octavo.engine.core import EngineCore, build_core
-from octavo.engine.messages import Abort, Add, Answer, Batch, Failed, FromEngine, Ready, ResetPrefixCache, Start, ToEngine
+from octavo.engine.messages import Abort, Add, Answer, Batch, Failed, FromEngine, ReadBlocks, Ready, ResetPrefixCache, Start, ToEngine
 from octavo.loading.progress import progress_for
 from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadError
 from octavo.protocol.wire import EngineOutput
@@ -73,6 +73,8 @@ class EngineLoop:
             elif isinstance(message, ResetPrefixCache):
                 done = self._core.reset_prefix_cache(reset_running_requests=message.reset_running_requests)
                 self._send(Answer(message.call, done))
+            elif isinstance(message, ReadBlocks):
+                self._send(Answer(message.call, self._core.blocks(message.offset, message.limit)))
             else:
                 return False
         if refused:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 from octavo.kvcache.block_hash import BlockKeys
 from octavo.kvcache.block_pool import BlockPool, BlockPoolError
 from octavo.kvcache.in_flight import InFlight
 from octavo.kvcache.prefix_index import PrefixIndex
+from octavo.protocol.wire import BlockState
+
+NEVER = -1.0
 
 
 class BlockStore:
@@ -20,6 +24,8 @@ class BlockStore:
     give back their last block first, and find their blocks from the first on. So a parent's last reference goes after those of all its
     children, and whatever revives a child revives the parent: of the free blocks, each stands in the list behind all that follow it.
     Taking from the head therefore drops the least recently used leaf, and a chain from its end.
+
+    Who holds a block is known by name, `owner`. `now` is the time, in seconds, of whatever happens next; its owner sets it each step.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -27,6 +33,10 @@ class BlockStore:
         self._index = PrefixIndex()
         self.in_flight = InFlight()
         self.num_evicted = 0
+        self.num_cached_free = 0
+        self.now = 0.0
+        self._owners: list[tuple[str, ...]] = [()] * num_blocks
+        self._left = array("d", (NEVER,)) * num_blocks
 
     @property
     def num_blocks(self) -> int:
@@ -48,24 +58,47 @@ class BlockStore:
         """Blocks that can be found, whether somebody holds them or not."""
         return len(self._index)
 
-    def take(self, count: int) -> list[int]:
+    def take(self, count: int, owner: str = "") -> list[int]:
         """`count` blocks for new contents, each held once. What they held is gone with this call, and here alone. O(count).
         Raises BlockPoolError if fewer are free."""
         taken = self._pool.take(count)
+        owners = (owner,)
         for block_id in taken:
+            self._owners[block_id] = owners
             if self._index.remove(block_id) is not None:
                 self.num_evicted += 1
+                self.num_cached_free -= 1
         return taken
 
-    def hold(self, block_id: int) -> None:
-        """One more reference to a block that somebody holds or that can be found. O(1)."""
-        if self._pool.reference_count(block_id) == 0 and self._index.get(block_id) is None:
-            raise BlockPoolError(f"block {block_id} is free and holds nothing that is known")
+    def hold(self, block_id: int, owner: str = "") -> None:
+        """One more reference to a block that somebody holds or that can be found. O(holders)."""
+        if self._pool.reference_count(block_id) == 0:
+            if self._index.get(block_id) is None:
+                raise BlockPoolError(f"block {block_id} is free and holds nothing that is known")
+            self.num_cached_free -= 1
         self._pool.share(block_id)
+        self._owners[block_id] += (owner,)
 
-    def release(self, block_id: int) -> None:
-        """One reference fewer. O(1)."""
-        self._pool.release(block_id, reuse_first=self._index.get(block_id) is None)
+    def release(self, block_id: int, owner: str = "") -> None:
+        """One reference fewer, of those that are `owner`'s. O(holders)."""
+        cached = self._index.get(block_id) is not None
+        if self._pool.release(block_id, reuse_first=not cached):
+            self.num_cached_free += cached
+            self._left[block_id] = self.now
+        owners = self._owners[block_id]
+        if owner not in owners:
+            raise BlockPoolError(f"block {block_id} is given back by {owner!r}, and held by {owners}")
+        place = owners.index(owner)
+        self._owners[block_id] = owners[:place] + owners[place + 1 :]
+
+    def describe(self, first: int, end: int) -> list[BlockState]:
+        """The blocks from `first` up to `end`. O(those)."""
+        return [self._state(block_id) for block_id in range(first, min(end, self.num_blocks))]
+
+    def _state(self, block_id: int) -> BlockState:
+        cached, count, left = self._index.get(block_id), self._pool.reference_count(block_id), self._left[block_id]
+        idle = 0.0 if count else None if left == NEVER else max(0.0, self.now - left)
+        return BlockState(block_id, list(self._owners[block_id]), count, None if cached is None else cached.digest.hex(), idle)
 
     def count_free(self, block_ids: Iterable[int]) -> int:
         """How many of the blocks nobody holds."""
@@ -103,4 +136,5 @@ class BlockStore:
         if self.num_used:
             return False
         self._index.clear()
+        self.num_cached_free = 0
         return True

@@ -37,18 +37,20 @@ class BlockTable:
 
     Blocks come only as tokens come, so a table that holds what its tokens need has at most block_size − 1 unused slots. Tables may share
     blocks; one that wants to write to a shared block gets a copy of that block (`prepare`). With `keys` the full blocks can be found by
-    other sequences, once `commit` says that they are computed; `num_registered` of them, from the first on, are.
+    other sequences, once `commit` says that they are computed; `num_registered` of them, from the first on, are. `owner` is who holds the
+    blocks, for whoever asks the store.
 
     `block_ids` is for reading; the methods change it.
     """
 
-    __slots__ = ("_in_flight", "_keys", "_store", "block_ids", "block_size", "num_registered")
+    __slots__ = ("_in_flight", "_keys", "_store", "block_ids", "block_size", "num_registered", "owner")
 
-    def __init__(self, store: BlockStore, block_size: int, keys: BlockKeys | None = None) -> None:
+    def __init__(self, store: BlockStore, block_size: int, keys: BlockKeys | None = None, *, owner: str = "") -> None:
         self._store = store
         self._keys = keys
         self._in_flight = (0, 0)
         self.block_size = block_size
+        self.owner = owner
         self.block_ids: list[int] = []
         self.num_registered = 0
 
@@ -90,7 +92,7 @@ class BlockTable:
     def adopt(self, prefix: Prefix) -> None:
         """Begins the table, which is empty, with blocks that are there already."""
         for block_id in prefix.block_ids:
-            self._store.hold(block_id)
+            self._store.hold(block_id, self.owner)
         self.block_ids = prefix.block_ids.copy()
         self.num_registered = prefix.num_registered
 
@@ -116,14 +118,14 @@ class BlockTable:
         missing = max(0, end - len(ids))
         if missing + len(shared) > store.num_free:
             return None
-        taken = store.take(missing + len(shared))
+        taken = store.take(missing + len(shared), self.owner)
         grant = Grant(new_block_ids=taken[len(shared) :])
         for place, copy in zip(shared, taken, strict=False):
             held = written - place * size
             if held > 0:
                 grant.copies.append((ids[place], copy, held))
             # The plan may give the source away at once: a step makes its copies first, in the order of the plan.
-            store.release(ids[place])
+            store.release(ids[place], self.owner)
             grant.replaced.append((place, copy))
             ids[place] = copy
         if shared:
@@ -147,21 +149,21 @@ class BlockTable:
             if known is None:
                 break
             if known != own:
-                self._store.hold(known)
-                self._store.release(own)
+                self._store.hold(known, self.owner)
+                self._store.release(own, self.owner)
                 self.block_ids[place] = known
                 replaced.append((place, known))
             self.num_registered += 1
         self._computed(full)
         return replaced
 
-    def fork(self, num_tokens: int, token_ids: list[int] | None = None) -> BlockTable:
+    def fork(self, num_tokens: int, token_ids: list[int] | None = None, *, owner: str = "") -> BlockTable:
         """A table that shares the blocks of the first `num_tokens` tokens, for a sequence that begins with the same ones. `token_ids` is
         that sequence's own list, if its blocks are to be found, too."""
         count = blocks_for(num_tokens, self.block_size)
         full = min(self.num_registered, num_tokens // self.block_size)
         keys = None if self._keys is None or token_ids is None else self._keys.fork(token_ids, full)
-        child = BlockTable(self._store, self.block_size, keys)
+        child = BlockTable(self._store, self.block_size, keys, owner=owner)
         child.adopt(Prefix(self.block_ids[:count], num_tokens, full))
         return child
 
@@ -171,7 +173,7 @@ class BlockTable:
         # Last block first: a prefix is worth more the nearer it is to the start, so the end should be the first to be reused
         # (BlockStore says what follows from it).
         for block_id in reversed(self.block_ids):
-            self._store.release(block_id)
+            self._store.release(block_id, self.owner)
         self.block_ids = []
         self.num_registered = 0
 

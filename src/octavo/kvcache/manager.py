@@ -30,12 +30,13 @@ class KVCacheManager:
         self._scope = scope or CacheScope()
         self._hash = hash_block
 
-    def new_table(self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None) -> BlockTable:
-        """An empty table for a sequence; `token_ids` is the sequence's own list, which may grow."""
+    def new_table(self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None, owner: str = "") -> BlockTable:
+        """An empty table for a sequence; `token_ids` is the sequence's own list, which may grow. Its blocks are held in the name
+        of `owner`."""
         if not self.prefix_caching:
-            return BlockTable(self.store, self.block_size)
+            return BlockTable(self.store, self.block_size, owner=owner)
         scope = self._scope if adapter is None and salt is None else replace(self._scope, adapter=adapter, salt=salt)
-        return BlockTable(self.store, self.block_size, BlockKeys(token_ids, self.block_size, scope, self._hash))
+        return BlockTable(self.store, self.block_size, BlockKeys(token_ids, self.block_size, scope, self._hash), owner=owner)
 
     def reset(self) -> bool:
         """Forgets all that could be found; False, with nothing done, while any block is in use."""

@@ -77,6 +77,25 @@ class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
     prompt_tokens_computed: int = 0
 
 
+class BlockState(msgspec.Struct, array_like=True):
+    """One block of the KV cache: who holds it, by request id or, for samples to come, group id; how many references that are; the digest,
+    in hexadecimal, by which it can be found; and for how many seconds nobody has held it, None if nobody ever did."""
+
+    block_id: int
+    owners: list[str]
+    reference_count: int
+    digest: str | None
+    idle_seconds: float | None
+
+
+class BlocksPage(msgspec.Struct, array_like=True):
+    """A part of the pool at one moment. `cached_free` blocks can be found and nobody holds them."""
+
+    stats: EngineStats
+    cached_free: int
+    blocks: list[BlockState]
+
+
 class EngineInfo(msgspec.Struct, omit_defaults=True):
     """What a ready engine says of itself."""
 

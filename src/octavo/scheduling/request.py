@@ -74,7 +74,7 @@ class Request:
         self.num_computed = 0
         self.num_in_cache = 0
         self.num_cached_tokens = 0
-        self.table = cache.new_table(self.token_ids, salt=request.cache_salt)
+        self.table = cache.new_table(self.token_ids, salt=request.cache_salt, owner=request.request_id)
         self.replaced: list[tuple[int, int]] = []
         self.status = RequestStatus.WAITING
         self.num_preemptions = 0

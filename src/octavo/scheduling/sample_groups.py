@@ -89,7 +89,7 @@ class SampleGroups:
             return
         group.leader = None
         if group.to_come:
-            group.held = request.table.fork(group.num_prompt_tokens)
+            group.held = request.table.fork(group.num_prompt_tokens, owner=request.group_id or "")
             self._holding[group] = None
 
     def stopped(self, request: Request) -> None:

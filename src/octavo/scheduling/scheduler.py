@@ -15,7 +15,7 @@ from octavo.kvcache.block_table import Grant, Prefix
 from octavo.kvcache.manager import KVCacheManager
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.plan import SampledToken, ScheduledRequest, StepPlan, StepResult
-from octavo.protocol.wire import EngineOutput, EngineRequest, EngineStats
+from octavo.protocol.wire import BlocksPage, EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.limits import Limits
 from octavo.scheduling.priority_queue import PriorityQueue
 from octavo.scheduling.queue import WaitingQueue
@@ -130,6 +130,11 @@ class Scheduler:
             prompt_tokens_computed=self._prompt_tokens_computed,
         )
 
+    def blocks(self, offset: int, limit: int) -> BlocksPage:
+        """`limit` blocks from `offset` on, and the gauges of this moment. O(limit + running requests), whatever the size of the pool."""
+        self._store.now = self._clock()
+        return BlocksPage(self.stats(), self._store.num_cached_free, self._store.describe(offset, offset + limit))
+
     def add(self, request: EngineRequest) -> None:
         """Puts a request at the end of the queue. Raises InvalidRequestError if its id is in use or `Limits` refuses its prompt."""
         if request.request_id in self._requests:
@@ -172,6 +177,7 @@ class Scheduler:
         """
         if self._step is not None:
             raise SchedulerError("a step was planned before the result of the last one came")
+        self._store.now = self._clock()
         step = _Step(StepPlan(), self._config.max_num_batched_tokens, [])
         # After a preemption the victim is next in line, and what it gave up has just been taken: nobody can come in.
         if self._continue_running(step):

@@ -13,7 +13,7 @@ from octavo.config.server import ServerOptions
 from octavo.protocol.errors import ModelNotFoundError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
-from octavo.protocol.wire import EngineInfo
+from octavo.protocol.wire import BlocksPage, EngineInfo
 from octavo.text.chat_template import load_chat_template
 
 
@@ -81,6 +81,10 @@ class ServedLLM(Protocol):
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """Forgets what blocks hold; False if some are in use."""
+        ...
+
+    async def kv_blocks(self, offset: int = 0, limit: int = 100) -> BlocksPage:
+        """The state of some blocks of the KV cache, and its gauges."""
         ...
 
 

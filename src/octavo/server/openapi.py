@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from octavo.server.errors import ErrorBody
+from octavo.server.query import Whole
 from octavo.server.requests import Body, schema_of_off_values
 
 REF = "#/components/schemas/{name}"
@@ -16,7 +18,7 @@ REF = "#/components/schemas/{name}"
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One route for the document: its request and response types, and whether it may stream. None as response is plain text. `flags` are
-    parameters of the query that are true or false."""
+    parameters of the query that are true or false, `wholes` those that are whole numbers."""
 
     path: str
     method: str
@@ -24,6 +26,7 @@ class Operation:
     response: type[msgspec.Struct] | None
     streams: bool = False
     flags: tuple[str, ...] = ()
+    wholes: Mapping[str, Whole] = field(default_factory=dict)
 
 
 def complete(document: dict[str, Any], operations: list[Operation], *, secured: bool) -> dict[str, Any]:
@@ -49,8 +52,11 @@ def _fill(entry: dict[str, Any], operation: Operation) -> None:
     if operation.request is not None:
         schema = {"$ref": REF.format(name=operation.request.__name__)}
         entry["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    if operation.flags:
-        entry["parameters"] = [{"name": name, "in": "query", "required": False, "schema": {"type": "boolean"}} for name in operation.flags]
+    schemas: dict[str, dict[str, Any]] = {name: {"type": "boolean"} for name in operation.flags}
+    for name, whole in operation.wholes.items():
+        schemas[name] = {"type": "integer", "minimum": whole.least, "maximum": whole.most, "default": whole.default}
+    if schemas:
+        entry["parameters"] = [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in schemas.items()]
     content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
     if operation.response is not None:
         content = {"application/json": {"schema": {"$ref": REF.format(name=operation.response.__name__)}}}

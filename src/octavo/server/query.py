@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from octavo.config.values import shown
 from octavo.protocol.errors import InvalidRequestError
 
 _VALUES = {"true": True, "1": True, "false": False, "0": False}
+_DIGITS = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A parameter that is a whole number from `least` to `most`, and what it is where it is not given."""
+
+    least: int
+    most: int
+    default: int
 
 
 def read_flags(request: Request, names: Sequence[str]) -> dict[str, bool]:
     """The parameters `names`, true or false, as far as they are given. Raises InvalidRequestError that names another, or a wrong value."""
     found = {}
-    for name, value in request.query_params.multi_items():
-        if name not in names:
-            raise InvalidRequestError(f"{name}: unknown query parameter.", param=name)
+    for name, value in _parameters(request, names):
         if value.lower() not in _VALUES:
             raise InvalidRequestError(f"{name}: must be true or false, not {value!r}.", param=name)
         found[name] = _VALUES[value.lower()]
     return found
+
+
+def read_wholes(request: Request, wholes: Mapping[str, Whole]) -> dict[str, int]:
+    """All the parameters `wholes`. Raises InvalidRequestError that names another, one given twice, or a wrong value."""
+    found: dict[str, int] = {}
+    for name, value in _parameters(request, wholes):
+        whole = wholes[name]
+        if name in found:
+            raise InvalidRequestError(f"{name}: is given twice.", param=name)
+        if not _DIGITS.fullmatch(value) or not whole.least <= int(value) <= whole.most:
+            raise InvalidRequestError(f"{name}: must be a whole number from {whole.least} to {whole.most}, not {shown(value)}.", param=name)
+        found[name] = int(value)
+    return {name: found.get(name, whole.default) for name, whole in wholes.items()}
+
+
+def _parameters(request: Request, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for name, value in request.query_params.multi_items():
+        if name not in names:
+            raise InvalidRequestError(f"{name}: unknown query parameter.", param=name)
+        yield name, value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import UNSET, Struct, UnsetType
 
 
@@ -181,6 +183,49 @@ class PrefixCacheReset(Struct):
     """The answer of /reset_prefix_cache: whether the cache was emptied, which blocks in use prevent."""
 
     success: bool
+
+
+class KVBlock(Struct, kw_only=True):
+    """One block of the KV cache. `state` is "used" while requests hold it, "cached" if nobody does and it can still be found by what it
+    holds, else "free". `owners` are the requests that hold it, as ID:INDEX for sample INDEX, or ID for samples that have not begun.
+    `hash` is the beginning of the digest that it is found by. `idle_seconds` is the time since somebody last held it, null if nobody ever
+    has."""
+
+    block_id: int
+    state: Literal["used", "cached", "free"]
+    owners: list[str]
+    reference_count: int
+    hash: str | None
+    idle_seconds: float | None
+
+
+class KVSummary(Struct, kw_only=True):
+    """The whole KV cache. `used`, `cached` and `free` blocks are all of them; `findable` are all that can be found, used ones included. Of
+    the slots of used blocks, `tokens` hold one and `unused_slots` do not. `utilization` is the share of blocks that are used, `waste`
+    that of their slots which hold no token."""
+
+    num_blocks: int
+    block_size: int
+    used: int
+    cached: int
+    free: int
+    findable: int
+    tokens: int
+    unused_slots: int
+    utilization: float
+    waste: float
+    requests_running: int
+    requests_waiting: int
+
+
+class KVBlocks(Struct, kw_only=True):
+    """The answer of /kv/blocks: the cache at one moment, and `limit` of its blocks from `offset` on. `next_offset` is null at the end."""
+
+    summary: KVSummary
+    blocks: list[KVBlock]
+    offset: int
+    limit: int
+    next_offset: int | None
 
 
 class Health(Struct):
