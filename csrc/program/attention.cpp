@@ -14,6 +14,12 @@ constexpr float kLog2E = 1.44269504088896340736f;
 // A softmax in `floats` of kQueryRows · (2 + width).
 Softmax softmax_at(float* floats) { return {floats, floats + kQueryRows, floats + 2 * kQueryRows}; }
 
+// The first key that a query sees.
+std::size_t first_seen(std::int32_t position, std::size_t window) {
+  const auto keys = static_cast<std::size_t>(position) + 1;
+  return window == 0 || keys <= window ? 0 : keys - window;
+}
+
 }  // namespace
 
 // Turns and stores what the tokens of a run bring for one KV head: the queries of its group, and its key and value where it has a slot.
@@ -44,10 +50,13 @@ void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_
   }
 }
 
-KeyRange Program::keys_of(const Place& place, const StepInputs& step) const {
+// The keys of a partition that any of the tile's rows sees. Blocks that the window has passed may be gone, and what another sequence writes
+// there may be no numbers.
+KeyRange Program::keys_of(const AttendOp& op, const AttentionPlan& plan, const Place& place, const StepInputs& step) const {
   if (place.tile == nullptr) return {nullptr, 0, 0, 0};
-  const std::size_t first = place.partition * kPartition;
-  return {step.block_tables + place.tile->sequence * step.table_width, place.kv_head, first, std::min(place.tile->keys, first + kPartition)};
+  const std::size_t begin = place.partition * kPartition, seen = first_seen(plan.row_positions[place.tile->first], op.window);
+  return {step.block_tables + place.tile->sequence * step.table_width, place.kv_head, std::max(begin, seen / kStrip * kStrip),
+          std::min(place.tile->keys, begin + kPartition)};
 }
 
 // Attends over one partition, and asks for what the thread takes next. `cold` says whether nothing has asked for this one.
@@ -57,7 +66,8 @@ void Program::attend_partition(const AttendOp& op, const AttentionPlan& plan, co
   const TileRange& tile = *place.tile;
   const std::uint8_t* queries = queries_.data() + (place.kv_head * step.tokens * plan.group + tile.first) * shape.query_bytes();
   const QueryTile rows{queries, plan.row_positions.data() + tile.first, static_cast<int>(tile.last - tile.first)};
-  attention().attend(rows, shape, std::as_const(cache_).blocks(op.layer), {keys_of(place, step), keys_of(next, step), cold}, op.window, result);
+  attention().attend(rows, shape, std::as_const(cache_).blocks(op.layer), {keys_of(op, plan, place, step), keys_of(op, plan, next, step), cold},
+                     op.window, result);
   cold = next.tile == nullptr;
 }
 
@@ -162,8 +172,7 @@ void Program::merge_unit(const AttendOp& op, const AttentionPlan& plan, std::siz
 
 // Those that any of its rows sees. What lies before every row's window adds exactly nothing, so it is not read.
 Range Program::partitions_of(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const {
-  const auto seen = static_cast<std::size_t>(plan.row_positions[tile.first]) + 1;
-  return {op.window == 0 || seen <= op.window ? 0 : (seen - op.window) / kPartition, (tile.keys + kPartition - 1) / kPartition};
+  return {first_seen(plan.row_positions[tile.first], op.window) / kPartition, (tile.keys + kPartition - 1) / kPartition};
 }
 
 // Asks for the first keys and values that the step's only sequence sees in one head, up to `most` tokens of them.
@@ -171,7 +180,7 @@ void Program::ask_keys(const AttendOp& op, std::size_t kv_head, std::size_t most
   const CacheShape shape = cache_.shape(op.layer);
   const CacheBlocks<const std::uint8_t> blocks = cache_.blocks(op.layer);
   const auto seen = static_cast<std::size_t>(step.positions[0]) + 1;
-  const std::size_t first = (op.window == 0 || seen <= op.window ? 0 : seen - op.window) / kPartition * kPartition;
+  const std::size_t first = first_seen(step.positions[0], op.window) / kStrip * kStrip;
   for (std::size_t token = first; token < std::min(seen, first + most); token += kStrip) {
     const auto block = static_cast<std::size_t>(step.block_tables[token / shape.block_size]);
     const std::uint8_t* strip = blocks.block(block) + shape.strip_at(kv_head, token);

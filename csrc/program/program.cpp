@@ -170,7 +170,14 @@ std::size_t Program::weights_bytes() const {
 void Program::check(const StepInputs& step) const {
   require(cache_.block_size() != 0, "the cache is not allocated");
   require(!operations_.empty() && std::holds_alternative<ProductOp>(operations_.back()), "the last operation must be the logits' product");
-  check_step(step, vocabulary_, cache_.num_blocks(), cache_.block_size());
+  std::size_t window = 0;
+  for (const Operation& operation : operations_) {
+    const auto* attend = std::get_if<AttendOp>(&operation);
+    if (attend == nullptr) continue;
+    window = attend->window == 0 ? 0 : std::max(window, attend->window);
+    if (window == 0) break;
+  }
+  check_step(step, vocabulary_, cache_.num_blocks(), cache_.block_size(), window);
 }
 
 const float* Program::logits() { return floats_[std::get<ProductOp>(operations_.back()).target].row(0); }

@@ -156,7 +156,7 @@ class Program {
   template <typename Put>
   void convert_rows(std::size_t target, Member& member, const StepInputs& step, Put&& put);
   void write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step);
-  KeyRange keys_of(const Place& place, const StepInputs& step) const;
+  KeyRange keys_of(const AttendOp& op, const AttentionPlan& plan, const Place& place, const StepInputs& step) const;
   void attend_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,
                         const StepInputs& step, Softmax result);
   void attend_partitions(const AttendOp& op, const AttentionPlan& plan, const Place& place, std::size_t last, const Place& after, bool& cold,

@@ -14,7 +14,7 @@ void require(bool condition, const char* message) {
 
 }  // namespace
 
-void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_blocks, std::size_t block_size) {
+void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_blocks, std::size_t block_size, std::size_t window) {
   require(step.tokens > 0 && step.sequences > 0, "a step needs tokens");
   require(step.query_starts[0] == 0, "query_starts must begin at 0");
   require(static_cast<std::size_t>(step.query_starts[step.sequences]) == step.tokens, "query_starts must end at the number of tokens");
@@ -26,7 +26,9 @@ void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_
     require(length >= last - first, "a sequence is shorter than its tokens in the step");
     require((length + block_size - 1) / block_size <= step.table_width, "a block table is too short for its sequence");
     const std::int32_t* table = step.block_tables + s * step.table_width;
-    for (std::size_t block = 0; block * block_size < length; ++block) {
+    const std::size_t before = length - (last - first) + 1;
+    const std::size_t passed = window == 0 || before <= window ? 0 : (before - window) / block_size;  // blocks that no token sees
+    for (std::size_t block = passed; block * block_size < length; ++block) {
       require(table[block] >= 0 && static_cast<std::size_t>(table[block]) < num_blocks, "a block id is out of range");
     }
     for (std::size_t token = first; token < last; ++token) {

@@ -24,7 +24,7 @@ struct StepInputs {
   const std::int64_t* slots;             // [tokens], kCached for none
   const std::int32_t* query_starts;      // [sequences + 1]
   const std::int32_t* sequence_lengths;  // [sequences]
-  const std::int32_t* block_tables;      // [sequences][table_width], −1 beyond a sequence's end
+  const std::int32_t* block_tables;      // [sequences][table_width], −1 beyond a sequence's end, and for what it has given back
   const std::int32_t* logit_rows;        // [samples]
 };
 
@@ -69,9 +69,9 @@ struct AttentionPlan {
   std::unique_ptr<std::atomic<std::size_t>[]> left;  // pieces of each unit that are still to be done; all of them again when an operation ends
 };
 
-// Checks the step against what the program holds: every index in range, so that no input can reach beyond a buffer.
-// Throws std::invalid_argument.
-void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_blocks, std::size_t block_size);
+// Checks the step against what the program holds: every index in range, so that no input can reach beyond a buffer. No layer sees further
+// back than `window` tokens; 0 for all. Throws std::invalid_argument.
+void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_blocks, std::size_t block_size, std::size_t window);
 
 std::vector<StripRun> strip_runs(const StepInputs& step);
 

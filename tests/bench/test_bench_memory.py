@@ -12,7 +12,9 @@ from octavo.bench.memory import MemoryOptions, Moment, Replay, Trace, charts, fi
 from octavo.bench.session import Session
 from octavo.bench.workload import Ask, Workload
 from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.kvcache.window import Window
 from octavo.protocol.errors import ConfigError
+from octavo.protocol.wire import EngineInfo
 
 
 @pytest.fixture
@@ -148,4 +150,11 @@ def test_what_can_t_be_served_is_refused_by_name(config, options, length, param)
 
 def test_chat64_needs_room_for_its_longest_request(config):
     with pytest.raises(ConfigError, match="912 tokens"):
-        make_trace("chat64", 911, 50_000, config, MemoryOptions())
+        make_trace("chat64", 911, EngineInfo("m", "llama", "reference", 50_000, 2048, 16, 512), config, MemoryOptions())
+
+
+def test_the_paged_cache_of_a_windowed_model_keeps_the_window(config):
+    info = EngineInfo("m", "mistral", "reference", 512, 2048, 16, 512, sliding_window=40)
+    trace = make_trace("log-normal", 64, info, config, MemoryOptions(num_prompts=3))
+    assert trace.manager("paged").window == Window(40, config.scheduler.max_num_batched_tokens)
+    assert trace.manager("maximum").window is trace.manager("buddies").window is None

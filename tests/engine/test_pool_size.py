@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from octavo.config.engine import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.engine.pool_size import PoolSize, size_pool
 from octavo.executors.executor import LoadedModel
+from octavo.executors.in_process import widest_window
+from octavo.graph.graph import CacheLayer
 from octavo.protocol.errors import ConfigError
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -144,3 +147,37 @@ def test_a_length_that_was_asked_for_is_kept() -> None:
 @pytest.mark.parametrize(("block_size", "blocks"), [(1, 64 * 1000), (1024, 64)])
 def test_the_most_depends_on_the_block_size(block_size: int, blocks: int) -> None:
     assert size(block_size=block_size, total=1 << 50, available=1 << 50).num_blocks == blocks
+
+
+# --- windows
+
+
+def windowed(*, longest: int | None = None, blocks: int | None = None, seats: int = 64, window: int = 100) -> PoolSize:
+    config = EngineConfig(
+        model=ModelConfig("m", max_model_len=longest),
+        cache=CacheConfig(num_blocks_override=blocks),
+        scheduler=SchedulerConfig(max_num_seqs=seats, max_num_batched_tokens=200),
+    )
+    return size_pool(config, replace(MODEL, window=window), 32 * GIB, 30 * GIB)
+
+
+def test_a_request_needs_its_window_and_a_step() -> None:
+    # 99 tokens before a step of 200 lie in 20 blocks at most, where all of a request would take 63.
+    pool = windowed(seats=4)
+    assert (pool.num_blocks, pool.max_model_len) == (80, 1000)
+    assert pool.explanation.endswith("4.0 requests of the full 1000 tokens fit at once, each with the 100 tokens of its window")
+    assert windowed(seats=4, window=2000).num_blocks == 4 * 63
+
+
+def test_a_pool_that_holds_the_window_bounds_no_length() -> None:
+    assert windowed(blocks=8, longest=1000).max_model_len == 1000
+    with pytest.raises(ConfigError, match="a request of 1000 tokens needs 63 blocks, but the KV cache has 7"):
+        windowed(blocks=7, longest=1000)
+    assert windowed(blocks=7).max_model_len == 7 * 16
+
+
+@pytest.mark.parametrize(
+    ("windows", "widest"), [([], None), ([None], None), ([8], 8), ([8, 32, 8], 32), ([8, None], None), ([None, 8], None)]
+)
+def test_the_widest_window_of_the_layers_counts(windows: list[int | None], widest: int | None) -> None:
+    assert widest_window(CacheLayer(1, 8, window) for window in windows) == widest

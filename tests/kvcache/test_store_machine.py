@@ -11,6 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from octavo.kvcache.block_hash import hash_block
 from octavo.kvcache.block_table import BlockTable
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.prefix_index import NULL_BLOCK
+from octavo.kvcache.window import Window
 
 # Few tokens and few beginnings, so that contents come again.
 TOKENS = st.integers(0, 1)
@@ -29,12 +31,18 @@ class Sequence:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    steps = hits = copies = evictions = shared = 0
+    steps = hits = window_hits = copies = evictions = shared = dropped = 0
 
-    @initialize(block_size=st.sampled_from([1, 2, 3, 4]), num_blocks=st.integers(3, 16), hash_block=st.sampled_from(HASHES))
-    def start(self, block_size, num_blocks, hash_block):
+    @initialize(
+        block_size=st.sampled_from([1, 2, 3, 4]),
+        num_blocks=st.integers(3, 16),
+        hash_block=st.sampled_from(HASHES),
+        window=st.sampled_from([None, None, 1, 2, 5]),
+    )
+    def start(self, block_size, num_blocks, hash_block, window):
         self.size = block_size
-        self.manager = KVCacheManager(num_blocks, block_size, hash_block=hash_block)
+        self.window = None if window is None else Window(window, 10)
+        self.manager = KVCacheManager(num_blocks, block_size, hash_block=hash_block, window=self.window)
         self.store = self.manager.store
         self.sequences: list[Sequence] = []
         self.memory: dict[tuple[int, int], int] = {}
@@ -57,6 +65,7 @@ class StoreMachine(RuleBasedStateMachine):
         sequence.table.adopt(prefix)
         sequence.written = prefix.num_tokens
         StoreMachine.hits += prefix.num_tokens
+        StoreMachine.window_hits += 0 if self.window is None else prefix.num_tokens
         self.sequences.append(sequence)
         self.compute(sequence, [])
 
@@ -85,6 +94,9 @@ class StoreMachine(RuleBasedStateMachine):
         for place, block in grant.replaced:
             before[place] = block
         assert sequence.table.block_ids == before + grant.new_block_ids
+        # What the tokens to be computed see is there.
+        seen = range(self.first_seen(sequence.written), sequence.written)
+        assert [self.memory[self.slot(sequence, position)] for position in seen] == tokens[seen.start : seen.stop]
         for position in range(sequence.written, len(tokens)):
             block = sequence.table.block_ids[position // self.size]
             assert self.store._pool.reference_count(block) == 1
@@ -92,12 +104,23 @@ class StoreMachine(RuleBasedStateMachine):
             self.memory[block, position % self.size] = tokens[position]
         sequence.written = len(tokens)
         sequence.table.commit(sequence.written)
+        dropped = sequence.table.slide(sequence.written)
+        StoreMachine.dropped += len(dropped)
+        assert [block for _, block in dropped] == [NULL_BLOCK] * len(dropped)
+
+    def first_seen(self, position):
+        return 0 if self.window is None else max(0, position - self.window.size + 1)
+
+    def slot(self, sequence, position):
+        return sequence.table.block_ids[position // self.size], position % self.size
 
     @precondition(lambda self: 0 < len(self.sequences) < 6)
     @rule(data=st.data(), more=st.lists(TOKENS, max_size=3))
     def fork(self, data, more):
         parent = data.draw(st.sampled_from(self.sequences))
-        count = data.draw(st.integers(0, parent.written))
+        # The window of its last token must be there still.
+        counts = [n for n in range(parent.written + 1) if self.first_seen(max(n - 1, 0)) // self.size >= parent.table.num_dropped]
+        count = data.draw(st.sampled_from(counts or [parent.written]))
         tokens = parent.tokens[:count]
         child = parent.table.fork(count, data.draw(st.sampled_from([None, tokens])), owner=data.draw(OWNERS))
         used = self.store.num_used
@@ -126,14 +149,17 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def every_sequence_reads_its_own_tokens(self):
         for sequence in self.sequences:
-            ids = sequence.table.block_ids
-            read = [self.memory[ids[position // self.size], position % self.size] for position in range(sequence.written)]
-            assert read == sequence.tokens[: sequence.written]
+            first = sequence.table.num_dropped * self.size
+            assert first <= self.first_seen(sequence.written)
+            read = [self.memory[self.slot(sequence, position)] for position in range(first, sequence.written)]
+            assert read == sequence.tokens[first : sequence.written]
+            ids = sequence.table.held
             assert len(set(ids)) == len(ids)
+            assert sequence.table.block_ids == [NULL_BLOCK] * sequence.table.num_dropped + ids
 
     @invariant()
     def references_are_those_of_tables(self):
-        held = Counter(block for sequence in self.sequences for block in sequence.table.block_ids)
+        held = Counter(block for sequence in self.sequences for block in sequence.table.held)
         for block in range(self.store.num_blocks):
             assert self.store._pool.reference_count(block) == held[block]
         assert self.store.num_used == len(held)
@@ -142,7 +168,7 @@ class StoreMachine(RuleBasedStateMachine):
     def what_is_told_of_each_block_is_so(self):
         owners = {block: [] for block in range(self.store.num_blocks)}
         for sequence in self.sequences:
-            for block in sequence.table.block_ids:
+            for block in sequence.table.held:
                 owners[block].append(sequence.table.owner)
         told = self.store.describe(0, self.store.num_blocks + 5)
         assert [state.block_id for state in told] == list(owners)
@@ -160,12 +186,20 @@ class StoreMachine(RuleBasedStateMachine):
         for block, cached in self.store._index._by_id.items():
             tokens = struct.unpack(f"<{self.size}i", cached.contents)
             assert tuple(self.memory[block, offset] for offset in range(self.size)) == tokens
-            assert cached.parent is None or self.store._index.get(cached.parent.block_id) is cached.parent
-        contents = [(cached.parent, cached.contents, cached.scope) for cached in self.store._index._by_id.values()]
+        known = self.store._index._by_digest.values()
+        for cached in known:
+            assert cached.parent is None or cached.parent in known
+            if cached.block_id == NULL_BLOCK:
+                assert self.window is not None
+                assert cached.num_children
+        contents = [(cached.parent, cached.contents, cached.scope) for cached in known]
         assert len(set(contents)) == len(contents)
+        assert {cached.block_id for cached in known} - {NULL_BLOCK} == set(self.store._index._by_id)
 
     @invariant()
     def eviction_takes_the_end_of_a_chain(self):
+        if self.window is not None:
+            return
         pool, seen, block = self.store._pool, set(), self.store._pool._next[self.store.num_blocks]
         children = Counter(cached.parent.block_id for cached in self.store._index._by_id.values() if cached.parent is not None)
         while block != pool.num_blocks:
@@ -189,11 +223,13 @@ class StoreMachine(RuleBasedStateMachine):
 
 def test_any_order_of_operations_agrees_with_a_plain_dictionary():
     machine = StoreMachine
-    machine.steps = machine.hits = machine.copies = machine.evictions = machine.shared = 0
+    counts = ("steps", "hits", "window_hits", "copies", "evictions", "shared", "dropped")
+    for name in counts:
+        setattr(machine, name, 0)
     run_state_machine_as_test(
         machine,
         settings=settings(max_examples=500, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
     )
-    seen = {name: getattr(machine, name) for name in ("steps", "hits", "copies", "evictions", "shared")}
+    seen = {name: getattr(machine, name) for name in counts}
     print(seen)
     assert all(count > 100 for count in seen.values())

@@ -14,19 +14,21 @@ from octavo.protocol.wire import EngineRequest, TokenLogprobs
 
 VOCAB = 24
 EOS = 0
+GIVEN_BACK = -1
 
 
 def next_token(tokens: list[int], seed: int | None) -> int:
-    """The whole model: a pure function of the sequence and the request's seed."""
+    """The whole model: a pure function of the tokens that it sees and the request's seed."""
     return zlib.crc32(bytes([*tokens, seed or 0])) % VOCAB
 
 
-def alone(request: EngineRequest, context: int) -> tuple[list[int], str, int | None]:
-    """What a request gets if nothing else ever runs: (tokens, finish_reason, stop_reason)."""
+def alone(request: EngineRequest, context: int, window: int | None = None) -> tuple[list[int], str, int | None]:
+    """What a request gets if nothing else ever runs: (tokens, finish_reason, stop_reason). The model sees `window` tokens back."""
     sampling = request.sampling
     output: list[int] = []
     while True:
-        token = next_token(request.prompt_token_ids + output, sampling.seed)
+        known = request.prompt_token_ids + output
+        token = next_token(known[-(window or len(known)) :], sampling.seed)
         output.append(token)
         may_stop = len(output) >= sampling.min_tokens
         if may_stop and not sampling.ignore_eos and token in request.eos_token_ids:
@@ -50,12 +52,14 @@ class Held:
     seed: int | None
     num_computed: int = 0
     block_ids: list[int] = field(default_factory=list)
+    first_seen: int = 0
 
 
 class MirrorWorker:
-    """`memory` is a plain dictionary of every token in every slot of every block."""
+    """`memory` is a plain dictionary of every token in every slot of every block. With a `window` the model sees so many tokens back."""
 
-    def __init__(self, block_size: int, num_blocks: int, budget: int, max_num_seqs: int) -> None:
+    def __init__(self, block_size: int, num_blocks: int, budget: int, max_num_seqs: int, window: int | None = None) -> None:
+        self.window = window
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.budget = budget
@@ -112,8 +116,10 @@ class MirrorWorker:
             assert 0 <= place < len(block_ids)
             block_ids[place] = block
         block_ids += share.new_block_ids
-        assert len(set(block_ids)) == len(block_ids)
-        assert all(0 <= block < self.num_blocks for block in block_ids)
+        there = block_ids[block_ids.count(GIVEN_BACK) :]
+        assert self.window is not None or there == block_ids
+        assert len(set(there)) == len(there)
+        assert all(0 <= block < self.num_blocks for block in there)
 
     def _write(self, share: ScheduledRequest) -> None:
         held = self.held[share.request_id]
@@ -123,17 +129,22 @@ class MirrorWorker:
         # Only the last token known is ever computed without a need to write it.
         assert share.num_cached in ((0, 1) if end == len(held.token_ids) and share.num_tokens == 1 else (0,))
         assert 0 <= len(held.block_ids) * self.block_size - end < self.block_size
+        held.first_seen = self.first_seen(held.num_computed)
         for position in range(held.num_computed + share.num_cached, end):
             self.memory[self._slot(held, position)] = held.token_ids[position]
         held.num_computed = end
         self.computed += share.num_tokens
 
     def _read(self, held: Held) -> None:
-        self.assert_holds(held.block_ids, held.token_ids[: held.num_computed])
+        self.assert_holds(held.block_ids, held.token_ids[: held.num_computed], held.first_seen)
 
-    def assert_holds(self, block_ids: list[int], token_ids: list[int]) -> None:
+    def first_seen(self, position: int) -> int:
+        """The first position that a token at `position` sees."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
+
+    def assert_holds(self, block_ids: list[int], token_ids: list[int], first: int = 0) -> None:
         size = self.block_size
-        assert [self.memory.get((block_ids[place // size], place % size)) for place in range(len(token_ids))] == token_ids
+        assert [self.memory.get((block_ids[place // size], place % size)) for place in range(first, len(token_ids))] == token_ids[first:]
 
     def _slot(self, held: Held, position: int) -> tuple[int, int]:
         return held.block_ids[position // self.block_size], position % self.block_size
@@ -145,7 +156,8 @@ class MirrorWorker:
             if share.request_id in failing:
                 result.failed[share.request_id] = "made to fail"
             elif held.num_computed == len(held.token_ids):
-                token = next_token([self.memory[self._slot(held, p)] for p in range(held.num_computed)], held.seed)
+                seen = range(self.first_seen(held.num_computed - 1), held.num_computed)
+                token = next_token([self.memory[self._slot(held, p)] for p in seen], held.seed)
                 held.token_ids.append(token)
                 result.sampled.append(SampledToken(share.request_id, token, TokenLogprobs(-float(token), 1)))
         return result

@@ -4,18 +4,22 @@ from mirror_worker import VOCAB, MirrorWorker
 
 from octavo.config.engine import SchedulerConfig
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.window import Window
 from octavo.scheduling.scheduler import Scheduler
 
 
 class Engine:
     """The clock is the test's to move. The prefix cache is off unless `prefix_caching`."""
 
-    def __init__(self, *, block_size=4, num_blocks=64, budget=64, seqs=16, max_model_len=128, prefix_caching=False, policy="fcfs"):
+    def __init__(
+        self, *, block_size=4, num_blocks=64, budget=64, seqs=16, max_model_len=128, prefix_caching=False, policy="fcfs", window=None
+    ):
         self.now = 0.0
         config = SchedulerConfig(budget, seqs, policy)
-        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching)
+        sliding = None if window is None else Window(window, budget)
+        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, window=sliding)
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: self.now)
-        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs)
+        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window)
         self.tokens = {}
         self.ends = {}
         self.last = {}

@@ -12,6 +12,8 @@ from mirror_worker import EOS, VOCAB, MirrorWorker, alone
 from octavo.config.engine import SchedulerConfig
 from octavo.kvcache.block_hash import hash_block
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.prefix_index import NULL_BLOCK
+from octavo.kvcache.window import Window
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineRequest
 from octavo.scheduling.request import RequestStatus
@@ -27,7 +29,7 @@ HASHES = [hash_block, lambda parent, contents: b"same", lambda parent, contents:
 class SchedulerMachine(RuleBasedStateMachine):
     """Requests come, go, fail and are preempted; what each has received so far is always a beginning of what it gets alone."""
 
-    steps = preemptions = finished = aborted_mid_step = hits = copies = evictions = 0
+    steps = preemptions = finished = aborted_mid_step = hits = window_hits = copies = evictions = dropped = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4]),
@@ -38,15 +40,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         prefix_caching=st.sampled_from([True, True, False]),
         hash_block=st.sampled_from(HASHES),
         policy=st.sampled_from(["fcfs", "fcfs", "priority"]),
+        window=st.sampled_from([None, None, None, 1, 2, 4, 7]),
     )
-    def start(self, block_size, num_blocks, budget, seqs, max_model_len, prefix_caching, hash_block, policy):
+    def start(self, block_size, num_blocks, budget, seqs, max_model_len, prefix_caching, hash_block, policy, window):
         config = SchedulerConfig(budget, seqs, policy)
         self.priorities = st.integers(-1, 1) if policy == "priority" else st.just(0)
-        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, hash_block=hash_block)
+        self.window = None if window is None else Window(window, budget)
+        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, hash_block=hash_block, window=self.window)
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: 0.0)
         self.store = cache.store
-        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs)
-        self.context = min(max_model_len, block_size * num_blocks)
+        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window)
+        endless = self.window is not None and num_blocks >= self.window.most_blocks(block_size, 1)
+        self.context = max_model_len if endless else min(max_model_len, block_size * num_blocks)
         self.live: dict[str, EngineRequest] = {}
         self.received: dict[str, list[int]] = {}
         self.next_id = 0
@@ -166,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             received = self.received[output.request_id]
             received += output.token_ids
             assert output.logprobs is None or [entry.logprob for entry in output.logprobs] == [-float(t) for t in output.token_ids]
-            expected, reason, stop = alone(request, self.context)
+            expected, reason, stop = alone(request, self.context, self.worker.window)
             assert received == expected[: len(received)]
             if output.finish_reason is None:
                 assert output.token_ids
@@ -185,7 +190,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         holders = [0] * pool.num_blocks
         tables = [request.table for request in self.scheduler._requests.values()]
         for table in (*tables, *(table for table, _ in self.scheduler._groups.held())):
-            for block in table.block_ids:
+            assert table.block_ids[: table.num_dropped] == [NULL_BLOCK] * table.num_dropped
+            for block in table.held:
                 holders[block] += 1
         assert holders == [pool.reference_count(block) for block in range(pool.num_blocks)]
         assert pool.num_free == holders.count(0)
@@ -208,16 +214,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert known == sorted(known)
         place = {block: position for position, block in enumerate(free)}
         children = Counter()
-        for block, cached in index._by_id.items():
-            assert cached.block_id == block
-            assert index._by_digest[cached.digest] is cached
+        for digest, cached in index._by_digest.items():
+            assert cached.digest == digest
+            if cached.block_id == NULL_BLOCK:
+                # It is known for what follows it, which only a window leaves without it.
+                assert self.window is not None
+                assert cached.num_children
+            else:
+                assert index.get(cached.block_id) is cached
             if cached.parent is not None:
-                parent = cached.parent.block_id
-                assert index.get(parent) is cached.parent
-                children[parent] += 1
-                assert place.get(block, -1) < place.get(parent, len(free))
-        assert all(cached.num_children == children[block] for block, cached in index._by_id.items())
-        assert len(index._by_digest) == len(index._by_id)
+                assert index._by_digest[cached.parent.digest] is cached.parent
+                children[cached.parent.digest] += 1
+                if self.window is None:
+                    assert place.get(cached.block_id, -1) < place.get(cached.parent.block_id, len(free))
+        assert all(cached.num_children == children[digest] for digest, cached in index._by_digest.items())
+        assert {cached.block_id for cached in index._by_digest.values()} - {NULL_BLOCK} == set(index._by_id)
 
     @invariant()
     def a_block_that_can_be_found_holds_what_it_is_found_by(self):
@@ -239,7 +250,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (group.held is not None) == (group in groups._holding)
             if group.held is not None:
                 assert group.to_come
-                self.worker.assert_holds(group.held.block_ids, group.prompt_token_ids)
+                first = self.worker.first_seen(len(group.prompt_token_ids) - 1)
+                self.worker.assert_holds(group.held.block_ids, group.prompt_token_ids, first)
 
     @invariant()
     def only_running_requests_compute(self):
@@ -252,6 +264,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             unused = request.table.num_slots - request.num_in_cache
             if request.status is RequestStatus.RUNNING:
                 assert 0 <= unused < request.table.block_size
+                assert self.window is None or len(request.table.held) <= self.window.most_blocks(request.table.block_size)
+                SchedulerMachine.dropped += request.table.num_dropped > 0
             else:
                 assert (request.num_computed, request.table.block_ids) == (0, [])
 
@@ -271,11 +285,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         slots = {
             (request.table.block_ids[position // size], position % size)
             for request in scheduler._running.values()
-            for position in range(request.num_in_cache)
+            for position in range(request.table.num_dropped * size, request.num_in_cache)
         } | {
             (table.block_ids[position // size], position % size)
             for table, num_tokens in scheduler._groups.held()
-            for position in range(num_tokens)
+            for position in range(table.num_dropped * size, num_tokens)
         }
         assert stats.tokens_held == len(slots)
 
@@ -284,6 +298,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         stats = self.scheduler.stats()
         SchedulerMachine.hits += stats.prefix_cache_hits
+        SchedulerMachine.window_hits += 0 if self.window is None else stats.prefix_cache_hits
         SchedulerMachine.copies += stats.blocks_copied
         SchedulerMachine.evictions += stats.blocks_evicted
         for request_id in self.scheduler.request_ids:
@@ -296,14 +311,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 def test_any_order_of_events_leaks_no_block_and_changes_no_token():
     machine = SchedulerMachine
-    machine.steps = machine.preemptions = machine.finished = machine.aborted_mid_step = machine.hits = machine.copies = (
-        machine.evictions
-    ) = 0
+    counts = ("steps", "preemptions", "finished", "aborted_mid_step", "hits", "window_hits", "copies", "evictions", "dropped")
+    for name in counts:
+        setattr(machine, name, 0)
     run_state_machine_as_test(
         machine,
         settings=settings(max_examples=400, stateful_step_count=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
     )
-    counts = ("steps", "preemptions", "finished", "aborted_mid_step", "hits", "copies", "evictions")
     seen = {name: getattr(machine, name) for name in counts}
     print(seen)
     assert seen["steps"] > 10_000

@@ -15,6 +15,7 @@ from octavo.api.generation import SEED_LIMIT, Generation
 from octavo.api.prompts import Prompt, is_token_id, prompt_parts
 from octavo.config.engine import EngineConfig
 from octavo.config.values import settled
+from octavo.kvcache.window import Window
 from octavo.loading.open import open_checkpoint
 from octavo.loading.progress import Progress
 from octavo.loading.resolve import resolve_model
@@ -65,7 +66,8 @@ class FrontEnd:
 
     def attach(self, info: EngineInfo) -> None:
         """Learns the limits of the engine."""
-        self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size, self._policy)
+        window = None if info.sliding_window is None else Window(info.sliding_window, 1)
+        self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size, self._policy, window)
         self._vocab_size = info.vocab_size
 
     def default_params(self) -> SamplingParams:

@@ -24,8 +24,9 @@ class StepInputs:
     `token_ids`, `positions`, `slot_mapping` `[tokens]` (slot = block · block_size + offset, where keys and values are written, or −1 for a
     token whose keys and values are in the cache already: it is computed, and nothing is written; such come first in their sequence);
     `query_starts` `[sequences + 1]` (rows of sequence s: `query_starts[s] … query_starts[s + 1]`);
-    `sequence_lengths` `[sequences]` (tokens held after this step); `block_tables` `[sequences, most blocks]`, −1 beyond a sequence's end;
-    `logit_rows` `[samples]` (token rows whose logits are wanted). A slot that a sequence writes is read by no other one of the same step.
+    `sequence_lengths` `[sequences]` (tokens held after this step); `block_tables` `[sequences, most blocks]`, −1 beyond the end and
+    for blocks at its beginning that no token of the step sees in any layer (they are not read); `logit_rows` `[samples]` (token rows whose
+    logits are wanted). A slot that a sequence writes is read by no other one of the same step.
     """
 
     token_ids: npt.NDArray[np.int32]

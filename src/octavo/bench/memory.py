@@ -20,8 +20,10 @@ from octavo.engine.core import EngineCore
 from octavo.executors.executor import Executor, LoadedModel
 from octavo.kvcache.block_table import blocks_for
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.window import Window
 from octavo.protocol.errors import ConfigError
 from octavo.protocol.plan import StepPlan, StepResult
+from octavo.protocol.wire import EngineInfo
 from octavo.scheduling.scheduler import Scheduler
 
 # The length that a server of such a load would promise to take: the least power of two that holds chat64's longest request, and a common
@@ -65,13 +67,14 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A workload, and the engine that it meets: the longest request that it promises to take, and its pool."""
+    """A workload, and the engine that it meets: the longest request that it promises to take, its pool, and the model's window."""
 
     name: str
     workload: Workload
     max_model_len: int
     num_blocks: int
     block_size: int
+    window: Window | None = None
 
     def manager(self, policy: str) -> KVCacheManager:
         """A cache of this size under a policy. Static ones can't know how long an answer will be: they reserve for the longest."""
@@ -80,7 +83,7 @@ class Trace:
         if policy == "buddies":
             longest = self.workload.longest_output
             return buddies(self.num_blocks, self.block_size, max_model_len=self.max_model_len, max_output=longest)
-        return KVCacheManager(self.num_blocks, self.block_size, prefix_caching=False)
+        return KVCacheManager(self.num_blocks, self.block_size, prefix_caching=False, window=self.window)
 
     def describe(self) -> dict[str, Any]:
         """For the record."""
@@ -105,9 +108,7 @@ def run_memory(config: EngineConfig, options: MemoryOptions, *, quiet: bool = Fa
     cache = replace(config.cache, num_blocks_override=pool, enable_prefix_caching=False)
     config = replace(config, model=replace(config.model, max_model_len=max(lengths)), cache=cache)
     with Session(config, quiet=quiet) as session:
-        traces = [
-            make_trace(name, length, session.info.vocab_size, config, options) for name, length in zip(options.traces, lengths, strict=True)
-        ]
+        traces = [make_trace(name, length, session.info, config, options) for name, length in zip(options.traces, lengths, strict=True)]
         session.generate([Ask(ask.prompt_token_ids, 2) for ask in traces[0].workload.asks])
         runs = {
             trace.name: {policy: _median(session, config, trace, policy, options.iterations) for policy in POLICIES} for trace in traces
@@ -121,27 +122,29 @@ def run_memory(config: EngineConfig, options: MemoryOptions, *, quiet: bool = Fa
     return Report("memory", machine.describe(), asdict(options), results, tables)
 
 
-def make_trace(name: str, max_model_len: int, vocab_size: int, config: EngineConfig, options: MemoryOptions) -> Trace:
+def make_trace(name: str, max_model_len: int, info: EngineInfo, config: EngineConfig, options: MemoryOptions) -> Trace:
     """The requests of a trace, and a pool for `full_requests` of the maximum length. Raises ConfigError if they can't be served in it."""
-    if name == "chat64" and vocab_size < CHAT64_VOCABULARY:
+    if name == "chat64" and info.vocab_size < CHAT64_VOCABULARY:
         raise ConfigError(
-            f"traces: chat64 needs a vocabulary of {CHAT64_VOCABULARY:,} tokens, and this model has {vocab_size:,}; use log-normal",
+            f"traces: chat64 needs a vocabulary of {CHAT64_VOCABULARY:,} tokens, and this model has {info.vocab_size:,}; use log-normal",
             param="traces",
         )
-    drawn = partial(log_normal, options.num_prompts, max_model_len, vocab_size=vocab_size, seed=options.seed)
+    drawn = partial(log_normal, options.num_prompts, max_model_len, vocab_size=info.vocab_size, seed=options.seed)
     workload = chat64() if name == "chat64" else drawn()
     if workload.longest > max_model_len:
         raise ConfigError(
             f"max_model_len: a request of {workload.longest} tokens of {name} does not fit into {max_model_len}", param="max_model_len"
         )
-    blocks = blocks_for(max_model_len, config.cache.block_size)
+    size = config.cache.block_size
+    blocks = blocks_for(max_model_len, size)
     num_blocks = options.full_requests * blocks
     if not Buddies(num_blocks).fits(blocks):
         raise ConfigError(
             f"full_requests: {num_blocks} blocks hold no run of a power of two that takes a request of {blocks} blocks",
             param="full_requests",
         )
-    return Trace(name, workload, max_model_len, num_blocks, config.cache.block_size)
+    window = None if info.sliding_window is None else Window(info.sliding_window, config.scheduler.max_num_batched_tokens)
+    return Trace(name, workload, max_model_len, num_blocks, size, window)
 
 
 def _median(session: Session, config: EngineConfig, trace: Trace, policy: str, iterations: int) -> Replay:

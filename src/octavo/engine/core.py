@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from octavo._version import __version__
 from octavo.config.engine import EngineConfig
-from octavo.engine.pool_size import size_pool
+from octavo.engine.pool_size import size_pool, window_of
 from octavo.executors.executor import Executor
 from octavo.executors.in_process import InProcessExecutor
 from octavo.kvcache.block_hash import CacheScope
@@ -103,6 +103,7 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         config.cache.block_size,
         prefix_caching=config.cache.enable_prefix_caching,
         scope=CacheScope(model.digest, model.kv_cache_dtype),
+        window=window_of(config, model),
     )
     scheduler = Scheduler(config.scheduler, cache, max_model_len=pool.max_model_len, vocab_size=model.vocab_size)
     info = EngineInfo(
@@ -118,5 +119,6 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         version=__version__,
         enable_prefix_caching=config.cache.enable_prefix_caching,
         kv_cache_dtype=model.kv_cache_dtype,
+        sliding_window=model.window,
     )
     return EngineCore(scheduler, executor, info)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from octavo.config.engine import EngineConfig
 from octavo.executors.executor import LoadedModel
+from octavo.kvcache.window import Window
 from octavo.protocol.errors import ConfigError
 
 GIB = 1 << 30
@@ -27,9 +28,9 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
     what is available now. More than `max_num_seqs` requests of full length can never be in use, so no more is taken. A `max_model_len`
     that the user asked for must fit (ConfigError); the model's own limit is lowered to what fits.
     """
-    size = config.cache.block_size
+    size, window = config.cache.block_size, window_of(config, model)
     wanted = config.model.max_model_len or model.max_model_len
-    most = config.scheduler.max_num_seqs * -(-wanted // size)
+    most = config.scheduler.max_num_seqs * _blocks_a_request(wanted, size, window)
     param = "kv_cache_memory" if config.cache.kv_cache_memory is not None else "gpu_memory_utilization"
     if config.cache.num_blocks_override is not None:
         blocks, why = config.cache.num_blocks_override, "as num_blocks_override says"
@@ -61,7 +62,8 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
             f"{model.kv_bytes_per_block:,} bytes. Raise gpu_memory_utilization or kv_cache_memory, or serve a smaller or quantized model",
             param=param,
         )
-    longest = min(wanted, blocks * size)
+    endless = window is not None and blocks >= window.most_blocks(size, 1)
+    longest = wanted if endless else min(wanted, blocks * size)
     if longest < wanted and config.model.max_model_len is not None:
         raise ConfigError(
             f"max_model_len: a request of {wanted} tokens needs {-(-wanted // size)} blocks, but the KV cache has {blocks} ({why}). "
@@ -71,9 +73,22 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
     shortened = f" (lowered from the model's {wanted} to what fits)" if longest < wanted else ""
     explanation = (
         f"KV cache: {blocks:,} blocks of {size} tokens, {_amount(blocks * model.kv_bytes_per_block)} of {model.kv_cache_dtype} ({why}); "
-        f"{blocks / -(-longest // size):.1f} requests of the full {longest} tokens{shortened} fit at once"
+        f"{blocks / _blocks_a_request(longest, size, window):.1f} requests of the full {longest} tokens{shortened} fit at once"
     )
+    if window is not None and window.size < longest:
+        explanation += f", each with the {window.size} tokens of its window"
     return PoolSize(blocks, longest, explanation)
+
+
+def window_of(config: EngineConfig, model: LoadedModel) -> Window | None:
+    """The model's window under this configuration; None where some layer sees everything."""
+    return None if model.window is None else Window(model.window, config.scheduler.max_num_batched_tokens)
+
+
+def _blocks_a_request(num_tokens: int, block_size: int, window: Window | None) -> int:
+    """Blocks that a request of `num_tokens` tokens holds at most, at once."""
+    blocks = -(-num_tokens // block_size)
+    return blocks if window is None else min(blocks, window.most_blocks(block_size))
 
 
 def _amount(size: int) -> str:

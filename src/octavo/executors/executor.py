@@ -12,7 +12,7 @@ from octavo.protocol.plan import StepPlan, StepResult
 class LoadedModel:
     """What is known once the weights are in memory and before the cache is: sizes in bytes, the model's own limit in tokens, how many
     `threads` compute and where, and what the user should be told. `digest` tells its keys and values from those of any other model, or
-    of other arithmetic; it is empty where nobody asks."""
+    of other arithmetic; it is empty where nobody asks. `window` is how many tokens back any of its layers sees, None for all."""
 
     architecture: str
     backend: str
@@ -23,6 +23,7 @@ class LoadedModel:
     kv_cache_dtype: str
     digest: str = ""
     threads: str = ""
+    window: int | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from octavo.backends.base import Program
 from octavo.backends.cores import EngineCores
 from octavo.backends.select import arithmetic_of, backend_notes, select_backend
 from octavo.config.engine import EngineConfig
 from octavo.executors.executor import LoadedModel
+from octavo.graph.graph import CacheLayer
 from octavo.loading.open import open_checkpoint
 from octavo.loading.progress import Progress
 from octavo.loading.resolve import resolve_model
@@ -15,6 +18,12 @@ from octavo.models.registry import build_model
 from octavo.protocol.errors import ModelLoadError
 from octavo.protocol.plan import StepPlan, StepResult
 from octavo.worker.worker import Worker
+
+
+def widest_window(layers: Iterable[CacheLayer]) -> int | None:
+    """How many tokens back a token sees in at least one layer, itself included; None for all that there are."""
+    windows = [layer.window for layer in layers]
+    return None if not windows or None in windows else max(window for window in windows if window is not None)
 
 
 class InProcessExecutor:
@@ -56,6 +65,7 @@ class InProcessExecutor:
             kv_bytes_per_block=program.kv_bytes_per_block(self._config.cache.block_size),
             kv_cache_dtype=program.kv_cache_dtype,
             digest=digest,
+            window=widest_window(model.graph.cache_layers),
             notes=(*backend_notes(self._config.backend), *cores.notes, *program.notes),
         )
 

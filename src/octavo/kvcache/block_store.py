@@ -25,12 +25,15 @@ class BlockStore:
     children, and whatever revives a child revives the parent: of the free blocks, each stands in the list behind all that follow it.
     Taking from the head therefore drops the least recently used leaf, and a chain from its end.
 
+    With `sliding` none of this need hold: tables give back what their windows have left behind, from the first block on, and blocks go in
+    the order in which they were given back.
+
     Who holds a block is known by name, `owner`. `now` is the time, in seconds, of whatever happens next; its owner sets it each step.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, *, sliding: bool = False) -> None:
         self._pool = BlockPool(num_blocks)
-        self._index = PrefixIndex()
+        self._index = PrefixIndex(sliding=sliding)
         self.in_flight = InFlight()
         self.num_evicted = 0
         self.num_cached_free = 0
@@ -116,11 +119,14 @@ class BlockStore:
         """Makes a full block findable as block `index` of the sequence of `keys`, after `parent_id`, which is. Returns the block that holds
         this content: another one if there is one already; None if the digest is taken by other contents."""
         parent = None if parent_id is None else self._index.get(parent_id)
+        if parent is None and parent_id is not None:
+            raise BlockPoolError(f"block {block_id} is to be found after block {parent_id}, which can't be")
         cached = self._index.add(block_id, keys, index, parent)
         return None if cached is None else cached.block_id
 
     def find(self, keys: BlockKeys, count: int) -> list[int]:
-        """The longest run of cached blocks that hold the sequence of `keys` from its start, at most `count`. O(tokens found)."""
+        """The longest run of cached blocks that hold the sequence of `keys` from its start, at most `count`; NULL_BLOCK for those that are
+        gone while later ones are there, if the store is sliding. O(tokens found)."""
         found: list[int] = []
         parent = None
         for index in range(count):

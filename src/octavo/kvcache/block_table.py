@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from octavo.kvcache.block_hash import BlockKeys
 from octavo.kvcache.block_store import BlockStore
+from octavo.kvcache.prefix_index import NULL_BLOCK
+from octavo.kvcache.window import Window
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -15,11 +17,17 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Blocks that hold the first `num_tokens` tokens of a sequence. The first `num_registered` of them can be found by the prefix index."""
+    """Blocks that hold the first `num_tokens` tokens of a sequence. The first `num_registered` of them can be found by the prefix index.
+    With a window the first ones, which no further token sees, may be NULL_BLOCK."""
 
     block_ids: list[int]
     num_tokens: int
     num_registered: int
+
+    @property
+    def held(self) -> list[int]:
+        """The blocks that are there."""
+        return [block_id for block_id in self.block_ids if block_id != NULL_BLOCK]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,8 @@ class Grant:
 
 
 class BlockTable:
-    """Position p of the sequence lives in slot `p % block_size` of block `block_ids[p // block_size]`.
+    """Position p of the sequence lives in slot `p % block_size` of block `block_ids[p // block_size]`. Where a `window` bounds what tokens
+    see, the first `num_dropped` entries are NULL_BLOCK: their blocks were given back when it had passed them (`slide`).
 
     Blocks come only as tokens come, so a table that holds what its tokens need has at most block_size − 1 unused slots. Tables may share
     blocks; one that wants to write to a shared block gets a copy of that block (`prepare`). With `keys` the full blocks can be found by
@@ -43,44 +52,84 @@ class BlockTable:
     `block_ids` is for reading; the methods change it.
     """
 
-    __slots__ = ("_in_flight", "_keys", "_store", "block_ids", "block_size", "num_registered", "owner")
+    __slots__ = ("_in_flight", "_keys", "_lost", "_store", "_window", "block_ids", "block_size", "num_dropped", "num_registered", "owner")
 
-    def __init__(self, store: BlockStore, block_size: int, keys: BlockKeys | None = None, *, owner: str = "") -> None:
+    def __init__(
+        self, store: BlockStore, block_size: int, keys: BlockKeys | None = None, *, owner: str = "", window: Window | None = None
+    ) -> None:
         self._store = store
         self._keys = keys
+        self._window = window
+        # Whether no more blocks of a sliding table can be registered, since one could not be and those after it need their parent.
+        self._lost = False
         self._in_flight = (0, 0)
         self.block_size = block_size
         self.owner = owner
         self.block_ids: list[int] = []
         self.num_registered = 0
+        self.num_dropped = 0
 
     @property
     def num_slots(self) -> int:
-        """Tokens that the allocated blocks can hold."""
+        """Tokens that the table has places for."""
         return len(self.block_ids) * self.block_size
+
+    @property
+    def held(self) -> list[int]:
+        """The blocks that it holds."""
+        return self.block_ids[self.num_dropped :]
+
+    def most_step(self, num_computed: int) -> int:
+        """Tokens from `num_computed` on that the sequence could compute in one step if it had the whole pool."""
+        return (self.num_dropped + self._store.num_blocks) * self.block_size - num_computed
+
+    def _most_held(self, num_dropped: int, num_tokens: int) -> int:
+        """Blocks that the table will hold at most, at once, until it has room for `num_tokens` tokens, if `num_dropped` are given back."""
+        most = blocks_for(num_tokens, self.block_size) - num_dropped
+        return most if self._window is None else min(most, self._window.most_blocks(self.block_size), self._store.num_blocks)
 
     def blocks_needed(self, prefix: Prefix, num_tokens: int) -> int:
         """Free blocks that the sequence, whose table is empty, takes for its first `num_tokens` tokens if it begins with `prefix`. What
         others hold of that costs nothing, unless the sequence goes on inside of a block and has to copy it; what nobody holds leaves the
         free blocks, too."""
         copies = prefix.num_tokens % self.block_size > 0 and num_tokens > prefix.num_tokens
-        return blocks_for(num_tokens, self.block_size) - len(prefix.block_ids) + self._store.count_free(prefix.block_ids) + copies
+        held = prefix.held
+        most = self._most_held(len(prefix.block_ids) - len(held), num_tokens)
+        return most - len(held) + self._store.count_free(held) + copies
 
     def blocks_to_come(self, written: int, num_tokens: int, most_tokens: int) -> int:
         """Free blocks that the table still has to take for the first `num_tokens` tokens, of which `written` are in the cache, and one more
-        if the sequence, which will never hold more than `most_tokens`, can grow into it, or into a block that it shares."""
+        if the sequence, which will never have more than `most_tokens`, can grow into it, or into a block that it shares."""
         known = blocks_for(num_tokens, self.block_size)
         copies = written < most_tokens and self.must_copy(written)
         copies_now = copies and written < num_tokens
         grows = blocks_for(most_tokens, self.block_size) > known or copies > copies_now
-        return known - len(self.block_ids) + copies_now + grows
+        return max(0, self._most_held(self.num_dropped, num_tokens) - len(self.block_ids) + self.num_dropped) + copies_now + grows
 
     def find(self, num_tokens: int) -> Prefix:
-        """What can be found of the first `num_tokens` tokens of the sequence. O(tokens found)."""
+        """What can be found of the first `num_tokens` tokens of the sequence: blocks from the first on, or, with a window, as many as leave
+        nothing to compute but what sees only blocks that are there. O(tokens found)."""
         if self._keys is None:
             return Prefix([], 0, 0)
         found = self._store.find(self._keys, num_tokens // self.block_size)
+        if self._window is not None:
+            found = self._within_window(found, num_tokens)
         return Prefix(found, len(found) * self.block_size, len(found))
+
+    def _within_window(self, found: list[int], num_tokens: int) -> list[int]:
+        """The longest beginning of `found` of which all is there that the next token sees; that alone, NULL_BLOCK before it."""
+        best = dropped = gone = 0
+        for count, block_id in enumerate(found, 1):
+            if block_id == NULL_BLOCK:
+                gone = count
+            # The last token known is computed in any case. The last block is the parent of the next.
+            first = min(self._first_seen(min(count * self.block_size, num_tokens - 1)), count - 1)
+            if gone <= first:
+                best, dropped = count, first
+        return [NULL_BLOCK] * dropped + found[dropped:best]
+
+    def _first_seen(self, position: int) -> int:
+        return 0 if self._window is None else self._window.first_place(position, self.block_size)
 
     def is_in_flight(self, place: int, num_tokens: int) -> bool:
         """Whether another sequence is computing what this one's block `place` will hold, of whose tokens `num_tokens` are known."""
@@ -91,9 +140,11 @@ class BlockTable:
 
     def adopt(self, prefix: Prefix) -> None:
         """Begins the table, which is empty, with blocks that are there already."""
-        for block_id in prefix.block_ids:
+        held = prefix.held
+        for block_id in held:
             self._store.hold(block_id, self.owner)
         self.block_ids = prefix.block_ids.copy()
+        self.num_dropped = len(prefix.block_ids) - len(held)
         self.num_registered = prefix.num_registered
 
     def announce(self, num_tokens: int) -> None:
@@ -145,8 +196,10 @@ class BlockTable:
         while self.num_registered < full:
             place = self.num_registered
             own = self.block_ids[place]
-            known = self._store.register(own, self._keys, place, self.block_ids[place - 1] if place else None)
+            parent = self.block_ids[place - 1] if place else None
+            known = None if self._lost or NULL_BLOCK in (own, parent) else self._store.register(own, self._keys, place, parent)
             if known is None:
+                self._lost = self._window is not None
                 break
             if known != own:
                 self._store.hold(known, self.owner)
@@ -157,13 +210,26 @@ class BlockTable:
         self._computed(full)
         return replaced
 
+    def slide(self, num_computed: int) -> list[tuple[int, int]]:
+        """Gives back the blocks that no token from position `num_computed` on sees; returns (place, NULL_BLOCK) of each. O(those)."""
+        end = self._first_seen(num_computed)
+        if self.num_registered and not self._lost:
+            # The next block that is registered needs its parent.
+            end = min(end, self.num_registered - 1)
+        dropped = [(place, NULL_BLOCK) for place in range(self.num_dropped, end)]
+        for place, _ in dropped:
+            self._store.release(self.block_ids[place], self.owner)
+            self.block_ids[place] = NULL_BLOCK
+        self.num_dropped += len(dropped)
+        return dropped
+
     def fork(self, num_tokens: int, token_ids: list[int] | None = None, *, owner: str = "") -> BlockTable:
         """A table that shares the blocks of the first `num_tokens` tokens, for a sequence that begins with the same ones. `token_ids` is
-        that sequence's own list, if its blocks are to be found, too."""
+        that sequence's own list, if its blocks are to be found, too. With a window, what `num_tokens` - 1 sees must be there still."""
         count = blocks_for(num_tokens, self.block_size)
         full = min(self.num_registered, num_tokens // self.block_size)
         keys = None if self._keys is None or token_ids is None else self._keys.fork(token_ids, full)
-        child = BlockTable(self._store, self.block_size, keys, owner=owner)
+        child = BlockTable(self._store, self.block_size, keys, owner=owner, window=self._window)
         child.adopt(Prefix(self.block_ids[:count], num_tokens, full))
         return child
 
@@ -172,10 +238,11 @@ class BlockTable:
         self._computed(self._in_flight[1])
         # Last block first: a prefix is worth more the nearer it is to the start, so the end should be the first to be reused
         # (BlockStore says what follows from it).
-        for block_id in reversed(self.block_ids):
+        for block_id in reversed(self.held):
             self._store.release(block_id, self.owner)
         self.block_ids = []
-        self.num_registered = 0
+        self.num_registered = self.num_dropped = 0
+        self._lost = False
 
     def _computed(self, full: int) -> None:
         """Blocks before `full` are computed, or never will be."""

@@ -7,10 +7,12 @@ from dataclasses import replace
 from octavo.kvcache.block_hash import BlockHash, BlockKeys, CacheScope, hash_block
 from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.block_table import BlockTable
+from octavo.kvcache.window import Window
 
 
 class KVCacheManager:
     """`num_blocks` blocks of `block_size` tokens. With `prefix_caching` full blocks can be found by later sequences of the same `scope`.
+    With a `window`, which must be that of every layer, blocks are given back once it has passed them.
 
     `hash_block` may be replaced, by a test that wants collisions for instance: results don't depend on it, only what is found.
     """
@@ -23,8 +25,10 @@ class KVCacheManager:
         prefix_caching: bool = True,
         scope: CacheScope | None = None,
         hash_block: BlockHash = hash_block,
+        window: Window | None = None,
     ) -> None:
-        self.store = BlockStore(num_blocks)
+        self.store = BlockStore(num_blocks, sliding=window is not None)
+        self.window = window
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self._scope = scope or CacheScope()
@@ -34,9 +38,11 @@ class KVCacheManager:
         """An empty table for a sequence; `token_ids` is the sequence's own list, which may grow. Its blocks are held in the name
         of `owner`."""
         if not self.prefix_caching:
-            return BlockTable(self.store, self.block_size, owner=owner)
+            return BlockTable(self.store, self.block_size, owner=owner, window=self.window)
         scope = self._scope if adapter is None and salt is None else replace(self._scope, adapter=adapter, salt=salt)
-        return BlockTable(self.store, self.block_size, BlockKeys(token_ids, self.block_size, scope, self._hash), owner=owner)
+        return BlockTable(
+            self.store, self.block_size, BlockKeys(token_ids, self.block_size, scope, self._hash), owner=owner, window=self.window
+        )
 
     def reset(self) -> bool:
         """Forgets all that could be found; False, with nothing done, while any block is in use."""

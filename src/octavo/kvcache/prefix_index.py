@@ -5,9 +5,15 @@ from __future__ import annotations
 from octavo.kvcache.block_hash import BlockKeys
 from octavo.kvcache.block_pool import BlockPoolError
 
+# In place of a block id: nothing is there (any more).
+NULL_BLOCK = -1
+
 
 class CachedBlock:
-    """A full block that can be found: which one, what it holds, and after which other block. The first of a sequence has no parent."""
+    """A full block that can be found: which one, what it holds, and after which other block. The first of a sequence has no parent.
+
+    `block_id` is NULL_BLOCK once the block is gone while blocks that follow it are there: it is known then for what they follow.
+    """
 
     __slots__ = ("block_id", "contents", "digest", "num_children", "parent", "scope")
 
@@ -28,13 +34,16 @@ class CachedBlock:
 class PrefixIndex:
     """Cached blocks by digest and by block id. One content has one block.
 
-    The parent of a cached block is cached, too. Whoever drops blocks must therefore drop children before parents; `remove` insists.
-    All operations are O(1), but for `clear`.
+    The parent of a cached block is cached, too. Whoever drops blocks must therefore drop children before parents; `remove` insists, unless
+    `sliding`: of sequences whose tokens see a window, blocks are worth something without those before them. What was before a cached
+    block is then known without its block, for as long as there is one that follows it.
+    All operations are O(1), `remove` on the average, but for `clear`.
     """
 
-    __slots__ = ("_by_digest", "_by_id")
+    __slots__ = ("_by_digest", "_by_id", "_sliding")
 
-    def __init__(self) -> None:
+    def __init__(self, *, sliding: bool = False) -> None:
+        self._sliding = sliding
         self._by_digest: dict[bytes, CachedBlock] = {}
         self._by_id: dict[int, CachedBlock] = {}
 
@@ -46,7 +55,8 @@ class PrefixIndex:
         return self._by_id.get(block_id)
 
     def find(self, keys: BlockKeys, index: int, parent: CachedBlock | None) -> CachedBlock | None:
-        """The block that holds block `index` of the sequence of `keys`, whose block before that is `parent`."""
+        """The block that holds block `index` of the sequence of `keys`, whose block before that is `parent`; it may be gone where the index
+        is sliding."""
         found = self._by_digest.get(keys.digests[index])
         return found if found is not None and found.holds(keys, index, parent) else None
 
@@ -55,8 +65,13 @@ class PrefixIndex:
         it was there already, and None if other contents have the digest: then the place is theirs, and this block stays unknown."""
         digest = keys.digests[index]
         found = self._by_digest.get(digest)
+        if found is not None and not found.holds(keys, index, parent):
+            return None
         if found is not None:
-            return found if found.holds(keys, index, parent) else None
+            if found.block_id == NULL_BLOCK:
+                found.block_id = block_id
+                self._by_id[block_id] = found
+            return found
         cached = self._by_digest[digest] = self._by_id[block_id] = CachedBlock(block_id, keys, index, parent)
         if parent is not None:
             parent.num_children += 1
@@ -64,16 +79,24 @@ class PrefixIndex:
 
     def remove(self, block_id: int) -> CachedBlock | None:
         """Forgets the block, if it is known, because something else will be written to it. Raises BlockPoolError for a block with
-        children: they could never be found again."""
-        cached = self._by_id.pop(block_id, None)
+        children, unless the index is sliding: they could never be found again."""
+        cached = self._by_id.get(block_id)
         if cached is None:
             return None
-        if cached.num_children:
+        if cached.num_children and not self._sliding:
             raise BlockPoolError(f"block {block_id} is dropped before {cached.num_children} cached blocks that follow it")
-        del self._by_digest[cached.digest]
-        if cached.parent is not None:
-            cached.parent.num_children -= 1
+        del self._by_id[block_id]
+        cached.block_id = NULL_BLOCK
+        self._prune(cached)
         return cached
+
+    def _prune(self, cached: CachedBlock | None) -> None:
+        """Forgets what is gone and has nothing after it, and what is so because of that."""
+        while cached is not None and cached.block_id == NULL_BLOCK and not cached.num_children:
+            del self._by_digest[cached.digest]
+            cached = cached.parent
+            if cached is not None:
+                cached.num_children -= 1
 
     def clear(self) -> None:
         """Forgets all."""

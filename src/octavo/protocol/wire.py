@@ -97,7 +97,7 @@ class BlocksPage(msgspec.Struct, array_like=True):
 
 
 class EngineInfo(msgspec.Struct, omit_defaults=True):
-    """What a ready engine says of itself."""
+    """What a ready engine says of itself. `sliding_window` is how many tokens of a sequence the KV cache keeps, None for all."""
 
     model: str
     architecture: str
@@ -111,3 +111,4 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     version: str = ""
     enable_prefix_caching: bool = False
     kv_cache_dtype: str = ""
+    sliding_window: int | None = None

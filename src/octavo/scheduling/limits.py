@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.config.values import shown
+from octavo.kvcache.window import Window
 from octavo.protocol.errors import InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes of the engine: tokens a block, blocks in the pool, tokens in the model's context, tokens in the vocabulary; and the policy by
-    which it schedules."""
+    """Sizes of the engine: tokens a block, blocks in the pool, tokens in the model's context, tokens in the vocabulary; the policy by which
+    it schedules; and the window that bounds how many blocks a request holds."""
 
     block_size: int
     num_blocks: int
     max_model_len: int
     vocab_size: int
     scheduling_policy: str = "fcfs"
+    window: Window | None = None
 
     @property
     def pool_tokens(self) -> int:
@@ -29,8 +31,11 @@ class Limits:
         """The most tokens, prompt and output together, that one request can reach.
 
         A pool smaller than the model's context bounds it as well: a request that outgrew the pool could never be finished, alone or
-        after any preemption. It ends with "length", at the same token whatever runs beside it.
+        after any preemption. It ends with "length", at the same token whatever runs beside it. With a window it outgrows none that holds
+        the window and a token.
         """
+        if self.window is not None and self.num_blocks >= self.window.most_blocks(self.block_size, 1):
+            return self.max_model_len
         return min(self.max_model_len, self.pool_tokens)
 
     def check_priority(self, priority: int) -> None:
@@ -57,7 +62,7 @@ class Limits:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        if count + 1 > self.pool_tokens:
+        if count + 1 > self.context:
             raise InvalidRequestError(
                 f"the prompt and one generated token need {count + 1} tokens of KV cache, but the whole cache holds {self.pool_tokens}",
                 param="prompt",

@@ -90,6 +90,8 @@ class SampleGroups:
         group.leader = None
         if group.to_come:
             group.held = request.table.fork(group.num_prompt_tokens, owner=request.group_id or "")
+            # Each sample computes the prompt's last token.
+            group.held.slide(group.num_prompt_tokens - 1)
             self._holding[group] = None
 
     def stopped(self, request: Request) -> None:

@@ -54,6 +54,11 @@ class _Step:
         self.budget -= count
 
 
+def _next_count(request: Request, step: _Step) -> int:
+    """How many of a request's tokens come next: all that are known, within the step's budget and what the pool could ever hold of them."""
+    return min(request.num_known - request.num_computed, step.budget, request.table.most_step(request.num_computed))
+
+
 class Scheduler:
     """Turns requests into plans and results into outputs. `schedule` and `update` alternate; `add` and `abort` may come at any time.
 
@@ -74,7 +79,7 @@ class Scheduler:
         self._config = config
         self._cache = cache
         self._store = cache.store
-        self._limits = Limits(cache.block_size, cache.store.num_blocks, max_model_len, vocab_size, config.scheduling_policy)
+        self._limits = Limits(cache.block_size, cache.store.num_blocks, max_model_len, vocab_size, config.scheduling_policy, cache.window)
         self._clock = clock
         self._requests: dict[str, Request] = {}
         self._running: dict[str, Request] = {}
@@ -230,7 +235,7 @@ class Scheduler:
             # A preempted request is followed by preempted ones only.
             if step.budget == 0 or request.status is not RequestStatus.RUNNING:
                 break
-            count = min(request.num_known - request.num_computed, step.budget)
+            count = _next_count(request, step)
             grant = self._grow(request, request.num_computed + count)
             if grant is None:
                 break
@@ -303,7 +308,7 @@ class Scheduler:
         request.num_in_cache = prefix.num_tokens
         # Something must be computed to sample from, if only the last token once more.
         request.num_computed = min(prefix.num_tokens, request.num_known - 1)
-        count = min(request.num_known - request.num_computed, step.budget)
+        count = _next_count(request, step)
         grant = request.table.prepare(request.num_in_cache, request.num_computed + count)
         if grant is None:
             raise SchedulerError(f"request {request.request_id!r} was admitted without the blocks it needs")
@@ -361,6 +366,7 @@ class Scheduler:
             # Only now, when the step that computed them has ended well, may others find these blocks.
             request.replaced += request.table.commit(request.num_in_cache)
             self._groups.computed(request)
+            request.replaced += request.table.slide(request.num_computed)
         output = EngineOutput(
             request_id=request.request_id,
             first_scheduled_time=request.first_scheduled_time,

@@ -103,6 +103,8 @@ def attend_tiles(
         position = np.arange(partition * size, (partition + 1) * size)
         used = position < step.sequence_lengths[sequences[active], None]
         blocks = tables[sequences[active], partition * blocks_a_partition : (partition + 1) * blocks_a_partition]
+        # What a window has passed may be given back, and hold anything.
+        used &= np.repeat(blocks >= 0, block_size, axis=1)
         seen = (position <= positions[active][:, :, None]) & used[:, None, :]
         if layer.window is not None:
             seen &= position > positions[active][:, :, None] - layer.window

@@ -1,0 +1,23 @@
+"""A sliding window: how far back a model's tokens see, and so how much of a sequence the cache must keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Each token sees `size` tokens, itself included, in every layer; a step computes at most `max_step` tokens of a sequence."""
+
+    size: int
+    max_step: int
+
+    def first_place(self, position: int, block_size: int) -> int:
+        """The place of the first block that a token at `position`, or any after it, sees."""
+        return max(0, position - self.size + 1) // block_size
+
+    def most_blocks(self, block_size: int, step: int | None = None) -> int:
+        """Blocks that a sequence holds at most, however long it is, while a step computes `step` of its tokens, by default `max_step`."""
+        # Of any alignment. A full block stays until the next one is full, whose parent it is, even where the window is shorter.
+        tokens = max(self.size - 1, block_size) + (self.max_step if step is None else step)
+        return (tokens + 2 * block_size - 2) // block_size
