@@ -212,6 +212,8 @@ class BlockTable:
 
     def slide(self, num_computed: int) -> list[tuple[int, int]]:
         """Gives back the blocks that no token from position `num_computed` on sees; returns (place, NULL_BLOCK) of each. O(those)."""
+        if self._window is None:
+            return []
         end = self._first_seen(num_computed)
         if self.num_registered and not self._lost:
             # The next block that is registered needs its parent.
