@@ -42,6 +42,11 @@ def test_defaults_are_the_configuration_s_own(run):
     assert run() == (3, EngineConfig(), ServerOptions())
 
 
+def test_a_folder_for_the_prefix_cache(run):
+    assert run("--prefix-cache-dir", "d")[1] == EngineConfig(cache=CacheConfig(prefix_cache_dir="d"))
+    assert run("--prefix-cache-dir", "d", "--no-enable-prefix-caching")[0] != 3
+
+
 def test_every_flag_reaches_its_field(run):
     code, config, options = run(
         *["m", "--revision", "r", "--download-dir", "d", "--max-model-len", "99", "--generation-config", "vllm"],
@@ -98,6 +103,8 @@ def test_every_flag_reaches_its_field(run):
         (options, ServerOptions()),
     ]:
         for field in fields(part):
+            if field.name == "prefix_cache_dir":  # which can't be, beside --no-enable-prefix-caching
+                continue
             assert getattr(part, field.name) != getattr(default, field.name), field.name
 
 

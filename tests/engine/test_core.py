@@ -248,7 +248,7 @@ def test_an_executor_used_out_of_turn(model: Path) -> None:
     with pytest.raises(RuntimeError, match="allocate before load"):
         executor.allocate(4)
     executor.load()
-    with pytest.raises(RuntimeError, match="run before allocate"):
+    with pytest.raises(RuntimeError, match="no KV cache before allocate"):
         executor.run(StepPlan())
     executor.close()
     executor.close()

@@ -74,6 +74,8 @@ class FakeLLM:
     logprob_floor: float = -0.5
     resets: list[bool] = field(default_factory=list)
     can_reset: bool = True
+    saves: int = 0
+    save_error: Exception | None = None
 
     def __post_init__(self) -> None:
         self.info = EngineInfo(
@@ -103,7 +105,7 @@ class FakeLLM:
     async def abort(self, request_id: str) -> None:
         raise NotImplementedError
 
-    async def close(self) -> None:
+    async def close(self, *, save: bool = True) -> None:
         self.is_alive = False
 
     async def generate(
@@ -139,6 +141,12 @@ class FakeLLM:
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         self.resets.append(reset_running_requests)
         return self.can_reset
+
+    async def save_prefix_cache(self) -> int:
+        self.saves += 1
+        if self.save_error is not None:
+            raise self.save_error
+        return 7
 
     async def _wait_for_turn(self, call: Call) -> None:
         if self.fail_after is not None and call.tokens >= self.fail_after:

@@ -54,6 +54,7 @@ class LLM:
     `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it. `kv_cache_dtype` is
     what the cache rounds keys and values to: "float32", "bfloat16", "float16", "int8" (with a scale for each token and KV head), "fp8"
     (E4M3), or "auto", which is bfloat16 on the cpu backend and float32 on the reference backend.
+    With `prefix_cache_dir`, a folder, it begins with what an earlier one left there, and `close` leaves what it has.
     `scheduling_policy` is "fcfs", first come, first served, or "priority".
     `threads` 0 means one for each physical core that may be used. Where each gets a CPU and no cgroup's quota holds, threads are kept on
     their CPUs while they compute; `pin_threads` says otherwise. `seed` makes requests that bring no seed of their own repeatable from run
@@ -75,6 +76,7 @@ class LLM:
         num_gpu_blocks_override: int | None = None,
         enable_prefix_caching: bool | None = None,
         kv_cache_dtype: str = "auto",
+        prefix_cache_dir: str | os.PathLike[str] | None = None,
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
         scheduling_policy: str = "fcfs",
@@ -99,6 +101,7 @@ class LLM:
                     kv_cache_memory=cast("int | None", kv_cache_memory_bytes),
                     num_blocks_override=num_gpu_blocks_override,
                     kv_cache_dtype=kv_cache_dtype,
+                    prefix_cache_dir=cast("str | None", prefix_cache_dir),
                 ),
                 scheduler=SchedulerConfig(
                     **_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs),
@@ -172,6 +175,14 @@ class LLM:
                 raise RuntimeError("this LLM is closed")
             return self._core.reset_prefix_cache()
 
+    def save_prefix_cache(self) -> int:
+        """Saves all blocks that can be found by what they hold to `prefix_cache_dir`, in place of what was saved before, once no batch
+        runs; returns their number. Raises PrefixCacheError if that fails or no folder was given."""
+        with self._turns.take():
+            if self._closed:
+                raise RuntimeError("this LLM is closed")
+            return self._core.save_prefix_cache()
+
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self._front.tokenizer
@@ -181,7 +192,8 @@ class LLM:
         return self._front.default_params()
 
     def close(self) -> None:
-        """Frees weights, cache and threads, once no batch runs. Calls after it raise RuntimeError."""
+        """Frees weights, cache and threads, once no batch runs. Calls after it raise RuntimeError. With a `prefix_cache_dir` the prefix
+        cache is saved first: PrefixCacheError says that this failed, and everything is freed all the same."""
         if self._turns.forked:
             # The threads are the parent's, and the memory is shared with it until it is written to.
             self._closed = True
@@ -189,7 +201,11 @@ class LLM:
         with self._turns.take():
             if not self._closed:
                 self._closed = True
-                self._core.close()
+                try:
+                    if self._core.info.saves_prefix_cache:
+                        self._core.save_prefix_cache()
+                finally:
+                    self._core.close()
 
     def __enter__(self) -> LLM:
         return self

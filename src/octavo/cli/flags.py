@@ -94,6 +94,14 @@ EnablePrefixCaching = Annotated[
         panel=_CACHE,
     ),
 ]
+PrefixCacheDir = Annotated[
+    str | None,
+    Option(
+        metavar="DIR",
+        help="Folder that the prefix cache is saved to at the end, and taken from at the start. Default: it is not saved.",
+        panel=_CACHE,
+    ),
+]
 MaxNumBatchedTokens = Annotated[int, Option(metavar="N", help="Tokens computed in one step, at most.", panel=_SCHEDULER)]
 MaxNumSeqs = Annotated[int, Option(metavar="N", help="Requests in one step, at most.", panel=_SCHEDULER)]
 SchedulingPolicy = Annotated[

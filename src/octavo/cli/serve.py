@@ -103,6 +103,7 @@ def serve(
     num_blocks_override: flags.NumBlocksOverride = flags.CACHE.num_blocks_override,
     kv_cache_dtype: flags.KvCacheDtype = flags.CACHE.kv_cache_dtype,
     enable_prefix_caching: flags.EnablePrefixCaching = flags.CACHE.enable_prefix_caching,
+    prefix_cache_dir: flags.PrefixCacheDir = flags.CACHE.prefix_cache_dir,
     max_num_batched_tokens: flags.MaxNumBatchedTokens = flags.SCHEDULER.max_num_batched_tokens,
     max_num_seqs: flags.MaxNumSeqs = flags.SCHEDULER.max_num_seqs,
     scheduling_policy: flags.SchedulingPolicy = flags.SCHEDULER.scheduling_policy,

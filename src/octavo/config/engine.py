@@ -72,7 +72,8 @@ class CacheConfig:
     `kv_cache_memory` is in bytes, or text like "2GiB", and, when given, wins over `gpu_memory_utilization`, the share of this machine's (or
     cgroup's) memory that weights and cache may take together. `num_blocks_override` fixes the number of blocks itself. With
     `enable_prefix_caching` a request takes over what the cache still holds of its prompt from earlier ones. `kv_cache_dtype`, one of
-    KV_CACHE_DTYPES, is what keys and values are rounded to; "auto" leaves it to the backend.
+    KV_CACHE_DTYPES, is what keys and values are rounded to; "auto" leaves it to the backend. `prefix_cache_dir`
+    is a folder, given as a path too, that the engine begins with the blocks of, and saves them to.
     """
 
     block_size: int = 16
@@ -81,9 +82,10 @@ class CacheConfig:
     num_blocks_override: int | None = None
     enable_prefix_caching: bool = True
     kv_cache_dtype: str = "auto"
+    prefix_cache_dir: str | None = None
 
     def __post_init__(self) -> None:
-        settle(self, sizes=("kv_cache_memory",))
+        settle(self, paths=("prefix_cache_dir",), sizes=("kv_cache_memory",))
         known, dtype = KV_CACHE_DTYPES, self.kv_cache_dtype
         require(dtype in known, "kv_cache_dtype", f"must be one of {', '.join(known)}, not {dtype!r}")
         size = self.block_size
@@ -93,6 +95,10 @@ class CacheConfig:
         memory = self.kv_cache_memory
         require(memory is None or 0 < memory <= LARGEST, "kv_cache_memory", f"must be over 0 and at most {LARGEST} bytes")
         require_count("num_blocks_override", self.num_blocks_override)
+        folder = self.prefix_cache_dir
+        require(folder != "", "prefix_cache_dir", "is empty")
+        require(is_unicode(folder or "") and "\0" not in (folder or ""), "prefix_cache_dir", "is not valid UTF-8 without zeros")
+        require(folder is None or self.enable_prefix_caching, "prefix_cache_dir", "there is nothing to save with enable_prefix_caching off")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,21 @@ import zmq
 import zmq.asyncio
 
 from octavo.config.engine import EngineConfig
-from octavo.engine.messages import Abort, Add, Answer, Batch, Failed, FromEngine, Ready, ResetPrefixCache, Start, Stop, ToEngine
-from octavo.protocol.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError
+from octavo.engine.messages import (
+    Abort,
+    Add,
+    Answer,
+    Batch,
+    Failed,
+    FromEngine,
+    Ready,
+    ResetPrefixCache,
+    SavePrefixCache,
+    Start,
+    Stop,
+    ToEngine,
+)
+from octavo.protocol.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError, PrefixCacheError
 from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, EngineStats
 
 OnBatch = Callable[[list[EngineOutput], EngineStats], None]
@@ -106,6 +119,11 @@ class EngineClient:
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
         """Makes the engine forget what blocks hold; False if it could not, because some are in use. Raises EngineDeadError."""
         return bool(await self._call(lambda call: ResetPrefixCache(call, reset_running_requests)))
+
+    async def save_prefix_cache(self) -> int:
+        """Makes the engine save what blocks hold, which no step runs beside; returns how many were saved. Raises PrefixCacheError if that
+        failed, EngineDeadError."""
+        return int(await self._call(SavePrefixCache))
 
     async def _call(self, message: Callable[[int], ToEngine]) -> Any:
         """Sends the message made for a new number and waits for its Answer. Raises EngineDeadError if that can't come any more."""
@@ -212,7 +230,10 @@ class EngineClient:
                 elif isinstance(message, Answer):
                     answer = self._answers.get(message.call)
                     if answer is not None and not answer.done():
-                        answer.set_result(message.value)
+                        if message.error is None:
+                            answer.set_result(message.value)
+                        else:
+                            answer.set_exception(PrefixCacheError(message.error))
                 elif isinstance(message, Failed):
                     self._die(f"the engine stopped: {message.message}")
                     return

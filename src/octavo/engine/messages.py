@@ -37,6 +37,12 @@ class ResetPrefixCache(msgspec.Struct, tag="reset_prefix_cache"):
     reset_running_requests: bool = False
 
 
+class SavePrefixCache(msgspec.Struct, tag="save_prefix_cache"):
+    """Save what blocks hold. The Answer is how many were saved."""
+
+    call: int
+
+
 class Stop(msgspec.Struct, tag="stop"):
     """End now; whatever runs is dropped."""
 
@@ -55,10 +61,11 @@ class Batch(msgspec.Struct, tag="batch"):
 
 
 class Answer(msgspec.Struct, tag="answer"):
-    """What came of the message that had the same `call` number."""
+    """What came of the message that had the same `call` number; `error` is why it could not be done."""
 
     call: int
     value: Any
+    error: str | None = None
 
 
 class Failed(msgspec.Struct, tag="failed"):
@@ -69,5 +76,5 @@ class Failed(msgspec.Struct, tag="failed"):
     param: str | None = None
 
 
-ToEngine = Add | Abort | ResetPrefixCache | Stop
+ToEngine = Add | Abort | ResetPrefixCache | SavePrefixCache | Stop
 FromEngine = Ready | Batch | Answer | Failed

@@ -56,6 +56,8 @@ class InProcessExecutor:
             kv_bytes_per_block=program.kv_bytes_per_block(self._config.cache.block_size),
             kv_cache_dtype=program.kv_cache_dtype,
             digest=digest,
+            arithmetic=arithmetic_of(backend),
+            kv_layout=program.kv_layout,
             notes=(*backend_notes(self._config.backend), *cores.notes, *program.notes),
         )
 
@@ -67,9 +69,20 @@ class InProcessExecutor:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Runs one step."""
+        return self._allocated().run(plan)
+
+    def read_block(self, block_id: int) -> bytes:
+        """What a block of the KV cache holds."""
+        return self._allocated().read_block(block_id)
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Puts what `read_block` gave into a block."""
+        self._allocated().write_block(block_id, content)
+
+    def _allocated(self) -> Worker:
         if self._worker is None:
-            raise RuntimeError("run before allocate")
-        return self._worker.run(plan)
+            raise RuntimeError("there is no KV cache before allocate, nor after close")
+        return self._worker
 
     def close(self) -> None:
         """Frees weights, cache and cores."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.kvcache.block_hash import BlockKeys
+from octavo.kvcache.block_hash import BlockKeys, CacheScope
 from octavo.kvcache.block_pool import BlockPool, BlockPoolError
 from octavo.kvcache.in_flight import InFlight
-from octavo.kvcache.prefix_index import PrefixIndex
+from octavo.kvcache.prefix_index import CachedBlock, PrefixIndex
 
 
 class BlockStore:
@@ -47,6 +47,11 @@ class BlockStore:
     def num_cached(self) -> int:
         """Blocks that can be found, whether somebody holds them or not."""
         return len(self._index)
+
+    @property
+    def changes(self) -> int:
+        """Grows with every block that begins or ceases to be found."""
+        return self._index.changes
 
     def take(self, count: int) -> list[int]:
         """`count` blocks for new contents, each held once. What they held is gone with this call, and here alone. O(count).
@@ -97,6 +102,21 @@ class BlockStore:
                 break
             found.append(parent.block_id)
         return found
+
+    def cached(self) -> list[CachedBlock]:
+        """What can be found, each block after its parent: those that somebody holds, then the others, the last to be reused first.
+        O(cached blocks)."""
+        found = [cached for cached in self._index if self._pool.reference_count(cached.block_id)]
+        for block_id in self._pool.free_blocks():
+            cached = self._index.get(block_id)
+            if cached is None:
+                break
+            found.append(cached)
+        return found
+
+    def restore(self, block_id: int, digest: bytes, contents: bytes, scope: CacheScope, parent: CachedBlock | None) -> CachedBlock | None:
+        """Makes a block findable whose sequence is not at hand, as `register` does."""
+        return self._index.put(block_id, digest, contents, scope, parent)
 
     def reset(self) -> bool:
         """Forgets what all blocks hold; False, with nothing done, if any is in use."""

@@ -78,7 +78,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
 
 
 class EngineInfo(msgspec.Struct, omit_defaults=True):
-    """What a ready engine says of itself."""
+    """What a ready engine says of itself. With `saves_prefix_cache` it has a folder to save its prefix cache to."""
 
     model: str
     architecture: str
@@ -92,3 +92,4 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     version: str = ""
     enable_prefix_caching: bool = False
     kv_cache_dtype: str = ""
+    saves_prefix_cache: bool = False

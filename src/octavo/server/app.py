@@ -20,12 +20,23 @@ from octavo.server.completions import create_completion
 from octavo.server.context import ServedLLM, ServerContext
 from octavo.server.edge import Edge
 from octavo.server.errors import on_http_exception, on_octavo_error
-from octavo.server.kv_cache import RESET_FLAGS, reset_prefix_cache
+from octavo.server.kv_cache import RESET_FLAGS, reset_prefix_cache, save_prefix_cache
 from octavo.server.metrics import Metrics
 from octavo.server.models import get_model, health, list_models, version
 from octavo.server.openapi import Operation, complete
 from octavo.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from octavo.server.responses import ChatCompletion, Completion, Health, ModelCard, ModelList, PrefixCacheReset, Prompt, Tokens, Version
+from octavo.server.responses import (
+    ChatCompletion,
+    Completion,
+    Health,
+    ModelCard,
+    ModelList,
+    PrefixCacheReset,
+    PrefixCacheSaved,
+    Prompt,
+    Tokens,
+    Version,
+)
 from octavo.server.tokenize import detokenize, tokenize
 
 Handler = Callable[[ServerContext, Request], Awaitable[Response]]
@@ -49,6 +60,11 @@ def _routes() -> list[tuple[Operation, Handler, str]]:
             Operation("/reset_prefix_cache", "post", None, PrefixCacheReset, flags=RESET_FLAGS),
             reset_prefix_cache,
             "Forget the prompts that the KV cache holds",
+        ),
+        (
+            Operation("/save_prefix_cache", "post", None, PrefixCacheSaved),
+            save_prefix_cache,
+            "Save the prompts that the KV cache holds to --prefix-cache-dir",
         ),
         (Operation("/health", "get", None, Health), health, "Whether the engine lives"),
         (Operation("/version", "get", None, Version), version, "Octavo's version"),

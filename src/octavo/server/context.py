@@ -83,6 +83,10 @@ class ServedLLM(Protocol):
         """Forgets what blocks hold; False if some are in use."""
         ...
 
+    async def save_prefix_cache(self) -> int:
+        """Saves what blocks hold; how many were saved."""
+        ...
+
 
 class ServerContext:
     """One server's state. `closing` is set when running requests must end now, because the time to drain is over."""

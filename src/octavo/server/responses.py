@@ -183,5 +183,11 @@ class PrefixCacheReset(Struct):
     success: bool
 
 
+class PrefixCacheSaved(Struct):
+    """The answer of /save_prefix_cache: how many blocks of the KV cache were saved."""
+
+    num_blocks: int
+
+
 class Health(Struct):
     """The answer of /health while the engine lives: an empty object."""

@@ -61,6 +61,14 @@ class Worker:
                 result.failed[request.request_id] = sampled.reason
         return result
 
+    def read_block(self, block_id: int) -> bytes:
+        """What a block of the KV cache holds, in bytes of the backend's own order."""
+        return self._program.read_block(block_id)
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Puts what `read_block` gave into a block."""
+        self._program.write_block(block_id, content)
+
     def close(self) -> None:
         """Frees the program."""
         self._requests.clear()
