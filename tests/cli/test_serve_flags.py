@@ -52,6 +52,7 @@ def test_every_flag_reaches_its_field(run):
         *["m", "--revision", "r", "--download-dir", "d", "--max-model-len", "99", "--generation-config", "vllm"],
         *["--block-size", "32", "--gpu-memory-utilization", "0.25", "--kv-cache-memory", "2GiB", "--num-gpu-blocks-override", "7"],
         *["--no-enable-prefix-caching", "--kv-cache-dtype", "int8", "--scheduling-policy", "priority"],
+        *["--swap-space", "4GiB", "--preemption-mode", "swap"],
         *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "cpu", "--threads", "2", "--no-pin-threads", "--seed", "5"],
         *[
             "--host",
@@ -73,8 +74,8 @@ def test_every_flag_reaches_its_field(run):
     assert code == 3
     assert config == EngineConfig(
         model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm"),
-        cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False, "int8"),
-        scheduler=SchedulerConfig(64, 3, "priority"),
+        cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False, "int8", swap_space=4 * 2**30),
+        scheduler=SchedulerConfig(64, 3, "priority", "swap"),
         backend=BackendConfig("cpu", 2, pin_threads=False),
         seed=5,
     )

@@ -144,3 +144,33 @@ def test_a_length_that_was_asked_for_is_kept() -> None:
 @pytest.mark.parametrize(("block_size", "blocks"), [(1, 64 * 1000), (1024, 64)])
 def test_the_most_depends_on_the_block_size(block_size: int, blocks: int) -> None:
     assert size(block_size=block_size, total=1 << 50, available=1 << 50).num_blocks == blocks
+
+
+def test_swap_space_comes_out_of_what_is_available() -> None:
+    pool = size(swap_space=3 * GIB + MIB - 1, available=4 * GIB, total=64 * GIB, seats=1000)
+    assert (pool.num_blocks, pool.num_swap_blocks) == (1023, 3 * 1024)
+    assert pool.explanation.endswith("fit at once; swap space: 3,072 blocks, 3.00 GiB")
+    assert size().num_swap_blocks == 0
+    assert "swap" not in size().explanation
+    assert refused(swap_space=2 * GIB, kv_cache_memory=14 * GIB).param == "kv_cache_memory"
+    assert refused(swap_space=2 * GIB, num_blocks_override=14 * 1024).param == "num_blocks_override"
+
+
+def test_swap_space_that_can_not_be() -> None:
+    error = refused(swap_space=16 * GIB)
+    assert error.message == "swap_space: 16.00 GiB was asked for, but only 15.00 GiB of memory is available"
+    assert error.param == "swap_space"
+    # As vLLM's flag is written, in GiB.
+    error = refused(swap_space=4)
+    assert error.message == "swap_space: 4 bytes holds no block of 16 tokens, which takes 1,048,576 bytes; write it like 4GiB"
+    assert size(swap_space=MIB).num_swap_blocks == 1
+
+
+def test_options_of_swapping() -> None:
+    with pytest.raises(ConfigError, match="preemption_mode: must be one of auto, swap, recompute, not 'drop'"):
+        SchedulerConfig(preemption_mode="drop")
+    with pytest.raises(ConfigError, match='preemption_mode: "swap" needs a swap_space to swap to'):
+        EngineConfig(scheduler=SchedulerConfig(preemption_mode="swap"))
+    with pytest.raises(ConfigError, match="swap_space: must be from 0 to"):
+        CacheConfig(swap_space=-1)
+    assert CacheConfig(swap_space="1.5GiB").swap_space == 3 << 29  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from octavo.kvcache.block_hash import hash_block
 from octavo.kvcache.block_table import BlockTable
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.swap_space import Swapped
 
 # Few tokens and few beginnings, so that contents come again.
 TOKENS = st.integers(0, 1)
@@ -23,15 +24,23 @@ class Sequence:
     table: BlockTable
     salt: str | None
     written: int = 0
+    swapped: Swapped | None = None
 
 
 class StoreMachine(RuleBasedStateMachine):
-    steps = hits = copies = evictions = shared = 0
+    steps = hits = copies = evictions = shared = swapped_out = swapped_in = twins = 0
 
-    @initialize(block_size=st.sampled_from([1, 2, 3, 4]), num_blocks=st.integers(3, 16), hash_block=st.sampled_from(HASHES))
-    def start(self, block_size, num_blocks, hash_block):
+    @initialize(
+        block_size=st.sampled_from([1, 2, 3, 4]),
+        num_blocks=st.integers(3, 16),
+        num_slots=st.integers(0, 12),
+        hash_block=st.sampled_from(HASHES),
+    )
+    def start(self, block_size, num_blocks, num_slots, hash_block):
         self.size = block_size
-        self.manager = KVCacheManager(num_blocks, block_size, hash_block=hash_block)
+        self.manager = KVCacheManager(num_blocks, block_size, num_swap_blocks=num_slots, hash_block=hash_block)
+        self.slots: dict[int, dict[int, int]] = {}
+        self.out: list[Sequence] = []
         self.store = self.manager.store
         self.sequences: list[Sequence] = []
         self.memory: dict[tuple[int, int], int] = {}
@@ -98,6 +107,64 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.sequences)
     @rule(data=st.data())
+    def swap_out(self, data):
+        sequence = data.draw(st.sampled_from(self.sequences))
+        copies, _ = sequence.table.to_swap(sequence.written)
+        free = self.store.swap.num_free
+        made = sequence.table.swap_out(sequence.written)
+        if made is None:
+            assert copies > free == self.store.swap.num_free
+            return
+        sequence.swapped, moves = made
+        assert len(moves) == copies == free - self.store.swap.num_free
+        for block, slot in moves:
+            StoreMachine.swapped_out += 1
+            self.slots[slot] = self.contents(block)
+        sequence.table.release()
+        self.sequences.remove(sequence)
+        self.out.append(sequence)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), more=st.lists(TOKENS, max_size=3))
+    def swap_in(self, data, more):
+        sequence = data.draw(st.sampled_from(self.out))
+        table, swapped = sequence.table, sequence.swapped
+        prefix = table.find(sequence.written)
+        if prefix.num_tokens == sequence.written:
+            table.adopt(prefix)
+            for slot in swapped.slots:
+                self.store.swap.release(slot)
+        else:
+            twins = table.twins(prefix, swapped)
+            found = prefix.block_ids + twins
+            if len(swapped.slots) - len(found) + self.store.count_free(found) > self.store.num_free:
+                return
+            moves = table.swap_in(prefix, swapped)
+            StoreMachine.twins += len(twins)
+            for slot, block in moves:
+                StoreMachine.swapped_in += 1
+                for offset in range(self.size):
+                    self.memory.pop((block, offset), None)
+                self.memory.update({(block, offset): token for offset, token in self.slots[slot].items()})
+            assert len(moves) == len(swapped.slots) - len(found)
+        sequence.swapped = None
+        self.out.remove(sequence)
+        self.sequences.append(sequence)
+        self.compute(sequence, more)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def forget_swapped(self, data):
+        sequence = data.draw(st.sampled_from(self.out))
+        for slot in sequence.swapped.slots:
+            self.store.swap.release(slot)
+        self.out.remove(sequence)
+
+    def contents(self, block):
+        return {offset: self.memory[block, offset] for offset in range(self.size) if (block, offset) in self.memory}
+
+    @precondition(lambda self: self.sequences)
+    @rule(data=st.data())
     def release(self, data):
         sequence = data.draw(st.sampled_from(self.sequences))
         self.sequences.remove(sequence)
@@ -105,7 +172,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def reset(self):
-        assert self.manager.reset() == (self.store.num_used == 0)
+        assert self.manager.reset() == (self.store.num_used == self.store.swap.num_used == 0)
 
     # What holds at all times.
 
@@ -123,6 +190,21 @@ class StoreMachine(RuleBasedStateMachine):
         for block in range(self.store.num_blocks):
             assert self.store._pool.reference_count(block) == held[block]
         assert self.store.num_used == len(held)
+
+    @invariant()
+    def swapped_sequences_have_their_own_tokens_too(self):
+        swap = self.store.swap
+        for sequence in self.out:
+            slots = sequence.swapped.slots
+            read = [self.slots[slots[position // self.size]][position % self.size] for position in range(sequence.written)]
+            assert read == sequence.tokens[: sequence.written]
+            assert sequence.swapped.num_tokens == sequence.written
+        held = Counter(slot for sequence in self.out for slot in sequence.swapped.slots)
+        assert [swap.reference_count(slot) for slot in range(swap.num_slots)] == [held[slot] for slot in range(swap.num_slots)]
+        assert swap.num_used == len(held) == swap.num_slots - swap.num_free
+        for block, slot in swap._slot_of.items():
+            assert held[slot]
+            assert self.contents(block) == self.slots[slot]
 
     @invariant()
     def what_can_be_found_is_there_after_what_it_follows(self):
@@ -158,11 +240,13 @@ class StoreMachine(RuleBasedStateMachine):
 
 def test_any_order_of_operations_agrees_with_a_plain_dictionary():
     machine = StoreMachine
-    machine.steps = machine.hits = machine.copies = machine.evictions = machine.shared = 0
+    counts = ("steps", "hits", "copies", "evictions", "shared", "swapped_out", "swapped_in", "twins")
+    for name in counts:
+        setattr(machine, name, 0)
     run_state_machine_as_test(
         machine,
         settings=settings(max_examples=500, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
     )
-    seen = {name: getattr(machine, name) for name in ("steps", "hits", "copies", "evictions", "shared")}
+    seen = {name: getattr(machine, name) for name in counts}
     print(seen)
     assert all(count > 100 for count in seen.values())

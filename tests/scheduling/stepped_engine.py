@@ -10,10 +10,11 @@ from octavo.scheduling.scheduler import Scheduler
 class Engine:
     """The clock is the test's to move. The prefix cache is off unless `prefix_caching`."""
 
-    def __init__(self, *, block_size=4, num_blocks=64, budget=64, seqs=16, max_model_len=128, prefix_caching=False, policy="fcfs"):
+    def __init__(self, *, block_size=4, num_blocks=64, budget=64, seqs=16, max_model_len=128, prefix_caching=False, policy="fcfs", **swap):
+        """`swap` are `slots` of swap space and the preemption `mode`."""
         self.now = 0.0
-        config = SchedulerConfig(budget, seqs, policy)
-        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching)
+        config = SchedulerConfig(budget, seqs, policy, swap.get("mode", "auto"))
+        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, num_swap_blocks=swap.get("slots", 0))
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: self.now)
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs)
         self.tokens = {}

@@ -35,7 +35,6 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "enforce_eager": (True, False),
     "enable_chunked_prefill": (None, True),
     "enable_lora": (False,),
-    "swap_space": (0,),
     "cpu_offload_gb": (0,),
     "tokenizer": (None,),
     "tokenizer_mode": ("auto",),
@@ -55,7 +54,9 @@ class LLM:
     what the cache rounds keys and values to: "float32", "bfloat16", "float16", "int8" (with a scale for each token and KV head), "fp8"
     (E4M3), or "auto", which is bfloat16 on the cpu backend and float32 on the reference backend.
     With `prefix_cache_dir`, a folder, it begins with what an earlier one left there, and `close` leaves what it has.
-    `scheduling_policy` is "fcfs", first come, first served, or "priority".
+    `scheduling_policy` is "fcfs", first come, first served, or "priority". Requests that lose their blocks to others leave them in
+    `swap_space`, bytes or like "4GiB", where that takes less time than to compute them again; `preemption_mode` "swap" or "recompute"
+    always does the one or the other.
     `threads` 0 means one for each physical core that may be used. Where each gets a CPU and no cgroup's quota holds, threads are kept on
     their CPUs while they compute; `pin_threads` says otherwise. `seed` makes requests that bring no seed of their own repeatable from run
     to run; None makes them random. A number of numpy's is as good as one of Python's, and a path as good as its text.
@@ -77,9 +78,11 @@ class LLM:
         enable_prefix_caching: bool | None = None,
         kv_cache_dtype: str = "auto",
         prefix_cache_dir: str | os.PathLike[str] | None = None,
+        swap_space: int | str = 0,
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
         scheduling_policy: str = "fcfs",
+        preemption_mode: str = "auto",
         backend: str = "auto",
         threads: int = 0,
         pin_threads: bool | None = None,
@@ -102,10 +105,12 @@ class LLM:
                     num_blocks_override=num_gpu_blocks_override,
                     kv_cache_dtype=kv_cache_dtype,
                     prefix_cache_dir=cast("str | None", prefix_cache_dir),
+                    swap_space=cast("int", swap_space),
                 ),
                 scheduler=SchedulerConfig(
                     **_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs),
                     scheduling_policy=scheduling_policy,
+                    preemption_mode=preemption_mode,
                 ),
                 backend=BackendConfig(backend, threads, pin_threads),
                 seed=seed,

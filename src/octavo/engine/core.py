@@ -101,10 +101,11 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
                 f"max_model_len: {wanted} is more than the model's own limit of {model.max_model_len} tokens", param="max_model_len"
             )
         pool = size_pool(config, model, total_memory(), available_memory())
-        executor.allocate(pool.num_blocks)
+        executor.allocate(pool.num_blocks, pool.num_swap_blocks)
         cache = KVCacheManager(
             pool.num_blocks,
             config.cache.block_size,
+            num_swap_blocks=pool.num_swap_blocks,
             prefix_caching=config.cache.enable_prefix_caching,
             scope=CacheScope(model.digest, model.kv_cache_dtype),
         )

@@ -13,11 +13,12 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """The pool, the longest request that it is promised to hold (tokens), and the one line that says why."""
+    """The pool, the longest request that it is promised to hold (tokens), the one line that says why, and the blocks of swap space."""
 
     num_blocks: int
     max_model_len: int
     explanation: str
+    num_swap_blocks: int = 0
 
 
 def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, available_memory: int) -> PoolSize:
@@ -25,9 +26,12 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
 
     The budget is `kv_cache_memory` where it is given, else what `gpu_memory_utilization` of all memory leaves beside the weights, within
     what is available now. More than `max_num_seqs` requests of full length can never be in use, so no more is taken. A `max_model_len`
-    that the user asked for must fit (ConfigError); the model's own limit is lowered to what fits.
+    that the user asked for must fit (ConfigError); the model's own limit is lowered to what fits. Swap space comes out of what is
+    available.
     """
     size = config.cache.block_size
+    swap_blocks = swap_blocks_of(config, model, available_memory)
+    available_memory -= config.cache.swap_space
     wanted = config.model.max_model_len or model.max_model_len
     most = config.scheduler.max_num_seqs * -(-wanted // size)
     param = "kv_cache_memory" if config.cache.kv_cache_memory is not None else "gpu_memory_utilization"
@@ -73,7 +77,25 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
         f"KV cache: {blocks:,} blocks of {size} tokens, {_amount(blocks * model.kv_bytes_per_block)} of {model.kv_cache_dtype} ({why}); "
         f"{blocks / -(-longest // size):.1f} requests of the full {longest} tokens{shortened} fit at once"
     )
-    return PoolSize(blocks, longest, explanation)
+    if swap_blocks:
+        explanation += f"; swap space: {swap_blocks:,} blocks, {_amount(swap_blocks * model.kv_bytes_per_block)}"
+    return PoolSize(blocks, longest, explanation, swap_blocks)
+
+
+def swap_blocks_of(config: EngineConfig, model: LoadedModel, available_memory: int) -> int:
+    """Blocks that the swap space holds. Raises ConfigError if it can't hold one, or the memory can't hold it."""
+    space = config.cache.swap_space
+    if space > available_memory:
+        raise ConfigError(
+            f"swap_space: {_amount(space)} was asked for, but only {_amount(available_memory)} of memory is available", param="swap_space"
+        )
+    if 0 < space < model.kv_bytes_per_block:
+        raise ConfigError(
+            f"swap_space: {_amount(space)} holds no block of {config.cache.block_size} tokens, which takes "
+            f"{model.kv_bytes_per_block:,} bytes; write it like 4GiB",
+            param="swap_space",
+        )
+    return space // model.kv_bytes_per_block
 
 
 def _amount(size: int) -> str:

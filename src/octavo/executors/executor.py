@@ -36,8 +36,8 @@ class Executor(Protocol):
         """Reads and packs the weights."""
         ...
 
-    def allocate(self, num_blocks: int) -> None:
-        """Makes the KV cache."""
+    def allocate(self, num_blocks: int, num_swap_blocks: int = 0) -> None:
+        """Makes the KV cache, and swap space in the host's memory."""
         ...
 
     def run(self, plan: StepPlan) -> StepResult:

@@ -61,11 +61,11 @@ class InProcessExecutor:
             notes=(*backend_notes(self._config.backend), *cores.notes, *program.notes),
         )
 
-    def allocate(self, num_blocks: int) -> None:
-        """Makes the KV cache and the worker around it."""
+    def allocate(self, num_blocks: int, num_swap_blocks: int = 0) -> None:
+        """Makes the KV cache, swap space, and the worker around them."""
         if self._program is None:
             raise RuntimeError("allocate before load")
-        self._worker = Worker(self._program, self._vocab_size, num_blocks, self._config.cache.block_size)
+        self._worker = Worker(self._program, self._vocab_size, num_blocks, self._config.cache.block_size, num_swap_blocks)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Runs one step."""

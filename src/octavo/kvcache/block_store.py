@@ -8,6 +8,7 @@ from octavo.kvcache.block_hash import BlockKeys, CacheScope
 from octavo.kvcache.block_pool import BlockPool, BlockPoolError
 from octavo.kvcache.in_flight import InFlight
 from octavo.kvcache.prefix_index import CachedBlock, PrefixIndex
+from octavo.kvcache.swap_space import SwapSpace
 
 
 class BlockStore:
@@ -22,10 +23,11 @@ class BlockStore:
     Taking from the head therefore drops the least recently used leaf, and a chain from its end.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_swap_slots: int = 0) -> None:
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex()
         self.in_flight = InFlight()
+        self.swap = SwapSpace(num_swap_slots)
         self.num_evicted = 0
 
     @property
@@ -60,11 +62,15 @@ class BlockStore:
         for block_id in taken:
             if self._index.remove(block_id) is not None:
                 self.num_evicted += 1
+        if self.swap.has_twins:
+            for block_id in taken:
+                self.swap.forget(block_id)
         return taken
 
     def hold(self, block_id: int) -> None:
-        """One more reference to a block that somebody holds or that can be found. O(1)."""
-        if self._pool.reference_count(block_id) == 0 and self._index.get(block_id) is None:
+        """One more reference to a block that somebody holds, that can be found, or that is the twin of a swap slot. O(1)."""
+        known = self._index.get(block_id) is not None or self.swap.slot_of(block_id) is not None
+        if self._pool.reference_count(block_id) == 0 and not known:
             raise BlockPoolError(f"block {block_id} is free and holds nothing that is known")
         self._pool.share(block_id)
 
@@ -119,8 +125,8 @@ class BlockStore:
         return self._index.put(block_id, digest, contents, scope, parent)
 
     def reset(self) -> bool:
-        """Forgets what all blocks hold; False, with nothing done, if any is in use."""
-        if self.num_used:
+        """Forgets what all blocks hold; False, with nothing done, if any is in use, in the cache or in swap space."""
+        if self.num_used or self.swap.num_used:
             return False
         self._index.clear()
         return True

@@ -13,7 +13,8 @@ from octavo.kvcache.saved_block import SavedBlock
 
 
 class KVCacheManager:
-    """`num_blocks` blocks of `block_size` tokens. With `prefix_caching` full blocks can be found by later sequences of the same `scope`.
+    """`num_blocks` blocks of `block_size` tokens, and swap space for `num_swap_blocks` more. With `prefix_caching` full blocks can be found
+    by later sequences of the same `scope`.
 
     `hash_block` may be replaced, by a test that wants collisions for instance: results don't depend on it, only what is found.
     """
@@ -23,11 +24,12 @@ class KVCacheManager:
         num_blocks: int,
         block_size: int,
         *,
+        num_swap_blocks: int = 0,
         prefix_caching: bool = True,
         scope: CacheScope | None = None,
         hash_block: BlockHash = hash_block,
     ) -> None:
-        self.store = BlockStore(num_blocks)
+        self.store = BlockStore(num_blocks, num_swap_blocks)
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self._scope = scope or CacheScope()

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.block_table import BlockTable, Prefix, blocks_for
+from octavo.kvcache.swap_space import Swapped
 from octavo.scheduling.request import Request
 
 
-def blocks_needed(request: Request, prefix: Prefix, store: BlockStore) -> int:
-    """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix`. What others hold of that costs nothing,
-    unless the request goes on inside of a block and has to copy it; what nobody holds leaves the free blocks, too."""
+def blocks_needed(request: Request, prefix: Prefix, swapped: Swapped | None, store: BlockStore) -> int:
+    """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix` and goes on with what it has `swapped`.
+    What others hold of that costs nothing, unless the request goes on inside of a block and has to copy it; what nobody holds leaves the
+    free blocks, too."""
     size = request.table.block_size
+    found = prefix.block_ids if swapped is None else prefix.block_ids + request.table.twins(prefix, swapped)
     copies = prefix.num_tokens % size > 0 and request.num_known > prefix.num_tokens
-    return blocks_for(request.num_known, size) - len(prefix.block_ids) + store.count_free(prefix.block_ids) + copies
+    return blocks_for(request.num_known, size) - len(found) + store.count_free(found) + copies
 
 
 def blocks_to_come(request: Request) -> int:

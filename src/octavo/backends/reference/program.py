@@ -97,8 +97,8 @@ class ReferenceProgram:
 
     @property
     def kv_layout(self) -> str:
-        """The keys of each layer, then the values of each, `[block_size, kv_heads, head_dim]`, with their scales behind each where there are
-        any."""
+        """The keys of each layer, then the values of each, as `[block_size, kv_heads, head_dim]`, each with its scales behind it where
+        the type has some."""
         return "reference-arrays"
 
     def run(self, step: StepInputs) -> Floats:
