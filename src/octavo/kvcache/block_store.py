@@ -69,8 +69,8 @@ class BlockStore:
 
     def hold(self, block_id: int) -> None:
         """One more reference to a block that somebody holds, that can be found, or that is the twin of a swap slot. O(1)."""
-        known = self._index.get(block_id) is not None or self.swap.slot_of(block_id) is not None
-        if self._pool.reference_count(block_id) == 0 and not known:
+        unknown = self._pool.reference_count(block_id) == 0 and self._index.get(block_id) is None
+        if unknown and self.swap.slot_of(block_id) is None:
             raise BlockPoolError(f"block {block_id} is free and holds nothing that is known")
         self._pool.share(block_id)
 
