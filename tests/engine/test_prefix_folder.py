@@ -10,6 +10,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -341,3 +342,38 @@ def test_a_save_that_is_killed_anywhere_leaves_the_old_or_the_new(path: Path, mo
             break
     assert not ends[-1][0]
     assert {count for _, count in ends} == ({4, 5} if call != "unlink" else {4})
+
+
+WRITER = """
+import sys
+from octavo.engine import prefix_folder
+from octavo.kvcache.saved_block import SavedBlock
+prefix_folder.FILE_BYTES = 4000
+folder = prefix_folder.PrefixFolder(sys.argv[1])
+identity = prefix_folder.CacheIdentity("0.1.0 cpu avx2", "bfloat16", 2, "layers", 40, "m" * 32)
+for turn in range(10**6):
+    turn %= 256
+    folder.write(identity, [SavedBlock(bytes([turn]) * 8, -1)] * (300 + turn), lambda number: bytes([turn]) * 40)
+    print(turn, flush=True)
+"""
+
+
+def test_a_process_that_is_killed_in_a_save_leaves_a_whole_one(tmp_path: Path) -> None:
+    """What is found is all of one save: the last that was finished, or the next."""
+    for wait in range(6):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            for _ in range(3):
+                writer.stdout.readline()
+            time.sleep(wait * 0.004)
+            writer.kill()
+            rest = writer.stdout.read().split()
+        last = int(rest[-1]) if rest else 2
+        with contextlib.closing(PrefixFolder(str(tmp_path))) as folder:
+            found = read(folder, 10**6)
+        turns = {each.contents[0] for each in found.saved}
+        assert turns <= {last, last + 1}
+        (turn,) = turns
+        assert (len(found.saved), set(found.contents.values())) == (300 + turn, {bytes([turn]) * 40})
+        named = {each["name"] for each in json.loads((tmp_path / INDEX).read_text())["files"]}
+        assert {each.name for each in tmp_path.iterdir()} == named | {INDEX, prefix_folder.LOCK}

@@ -28,7 +28,7 @@ class Sequence:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    steps = hits = copies = evictions = shared = swapped_out = swapped_in = twins = 0
+    steps = hits = copies = evictions = shared = swapped_out = swapped_in = twins = restored = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 3, 4]),
@@ -38,6 +38,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def start(self, block_size, num_blocks, num_slots, hash_block):
         self.size = block_size
+        self.hash_block = hash_block
         self.manager = KVCacheManager(num_blocks, block_size, num_swap_blocks=num_slots, hash_block=hash_block)
         self.slots: dict[int, dict[int, int]] = {}
         self.out: list[Sequence] = []
@@ -170,6 +171,28 @@ class StoreMachine(RuleBasedStateMachine):
         self.sequences.remove(sequence)
         sequence.table.release()
 
+    @precondition(lambda self: len(self.sequences) <= 1 and len(self.out) <= 1)
+    @rule(num_blocks=st.integers(3, 16))
+    def restart(self, num_blocks):
+        """All end, and another manager begins with what can be found, as far as it has room."""
+        while self.sequences:
+            self.sequences.pop().table.release()
+        while self.out:
+            for slot in self.out.pop().swapped.slots:
+                self.store.swap.release(slot)
+        block_ids, saved = self.manager.saved()
+        saved = saved[:num_blocks]
+        StoreMachine.evictions += self.store.num_evicted
+        self.manager = KVCacheManager(num_blocks, self.size, num_swap_blocks=self.store.swap.num_slots, hash_block=self.hash_block)
+        self.store = self.manager.store
+        taken = self.store.take(len(saved))
+        self.memory = {
+            (new, offset): self.memory[old, offset] for new, old in zip(taken, block_ids, strict=False) for offset in range(self.size)
+        }
+        assert self.manager.restore(taken, saved) == self.store.num_cached == len(saved)
+        assert self.manager.saved() == (taken, saved)
+        StoreMachine.restored += len(saved)
+
     @rule()
     def reset(self):
         assert self.manager.reset() == (self.store.num_used == self.store.swap.num_used == 0)
@@ -216,6 +239,19 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(set(contents)) == len(contents)
 
     @invariant()
+    def what_is_saved_has_parents_first_and_what_is_reused_first_last(self):
+        block_ids, saved = self.manager.saved()
+        assert sorted(block_ids) == sorted(self.store._index._by_id)
+        assert all(each.parent < place for place, each in enumerate(saved))
+        for block, each in zip(block_ids, saved, strict=True):
+            parent = self.store._index.get(block).parent
+            assert (None if parent is None else parent.block_id) == (None if each.parent < 0 else block_ids[each.parent])
+        free = [block for block in block_ids if self.store._pool.reference_count(block) == 0]
+        assert block_ids[len(block_ids) - len(free) :] == free
+        reused = [block for block in reversed(list(self.store._pool.free_blocks())) if block in free]
+        assert reused == free[::-1]
+
+    @invariant()
     def eviction_takes_the_end_of_a_chain(self):
         pool, seen, block = self.store._pool, set(), self.store._pool._next[self.store.num_blocks]
         children = Counter(cached.parent.block_id for cached in self.store._index._by_id.values() if cached.parent is not None)
@@ -240,7 +276,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 def test_any_order_of_operations_agrees_with_a_plain_dictionary():
     machine = StoreMachine
-    counts = ("steps", "hits", "copies", "evictions", "shared", "swapped_out", "swapped_in", "twins")
+    counts = ("steps", "hits", "copies", "evictions", "shared", "swapped_out", "swapped_in", "twins", "restored")
     for name in counts:
         setattr(machine, name, 0)
     run_state_machine_as_test(
