@@ -168,6 +168,7 @@ def test_blocks_of_another_model_or_backend_are_refused(tiny_llama: Path, change
     other = changed_model(config={"rms_norm_eps": 0.001})
     for model, options, words in (
         (other, {}, "they are of the model with the digest [0-9a-f]{32}, and this engine serves the one with"),
+        (str(tiny_llama), {"kv_cache_dtype": "int8"}, "they are float32, and this engine has a KV cache of int8"),
         (str(tiny_llama), {"block_size": 32}, "they have 16 tokens each, and this engine has a block size of 32"),
         (str(tiny_llama), {"backend": "cpu"}, r"they were computed by Octavo \S+ reference, and this engine is Octavo \S+ cpu"),
     ):

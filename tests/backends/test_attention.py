@@ -175,25 +175,6 @@ def test_copied_blocks_hold_the_same_bits(dtype: str) -> None:
     assert [array[7].tobytes() for array in runner.arrays] == others
 
 
-def test_blocks_that_went_out_and_came_back_elsewhere() -> None:
-    shape = Shape(kv_heads=2, group=2, head_dim=8)
-    sequence = random_sequence(8, 50, shape)
-    sequence.blocks = [5, 0, 9, 3]
-    source, target = (Runner([sequence], shape, 16, 12) for _ in range(2))
-    wanted = source.step([(0, 0, 50)])[0]
-    target.spoil(3)
-    for block in sequence.blocks:
-        content = source.program.read_block(block)
-        assert len(content) == source.program.kv_bytes_per_block(16)
-        target.program.write_block(block + 1, content)
-        assert target.program.read_block(block + 1) == content
-    sequence.blocks = [6, 1, 10, 4]
-    assert target.step([(0, 49, 50)])[0].tobytes() == wanted[49:].tobytes()
-    for wrong in (0, len(content) - 1, len(content) + 1):
-        with pytest.raises(ValueError, match=f"a block has {len(content)} bytes, not {wrong}"):
-            target.program.write_block(0, bytes(wrong))
-
-
 def test_cached_tokens_are_computed_and_not_written() -> None:
     """The same bits as a step that writes them; and what lies in the cache is what counts."""
     shape = Shape(kv_heads=2, group=2, head_dim=8)

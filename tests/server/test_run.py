@@ -125,7 +125,6 @@ async def test_running_requests_finish_after_a_signal_and_no_new_ones_begin() ->
         assert await served.end() == (0, "")
 
 
-@pytest.mark.parametrize("signals", [1, 2])
 @pytest.mark.parametrize("mode", ["saves", "no-save"])
 async def test_the_prefix_cache_is_saved_once_at_the_end(mode: str) -> None:
     async with running(mode) as served:
@@ -159,6 +158,7 @@ async def test_two_signals_during_a_request_end_it_without_a_save() -> None:
     assert (served.process.returncode, output.decode()) == (0, "closing, save=False\n")
 
 
+@pytest.mark.parametrize("signals", [1, 2])
 async def test_requests_that_do_not_finish_in_time_are_told(signals: int) -> None:
     async with running("endless", "0.4" if signals == 1 else "60") as served:
         await served.ready()

@@ -225,41 +225,6 @@ def test_blocks_to_copy_are_checked() -> None:
     program.close()
 
 
-@pytest.mark.parametrize("block_size", [16, 32])
-def test_blocks_that_went_out_and_came_back_elsewhere(block_size: int) -> None:
-    """Into another program, of other threads, in other places: the same bits go on from them."""
-    model = Model(Config("Q8_0", 64, heads=4, kv_heads=2, head_dim=24, intermediate=96))
-    (tokens,) = random_tokens([70], model.config.vocabulary)
-    source, target = (model.compile(ISAS[-1], threads=threads, blocks=BLOCKS, block_size=block_size) for threads in (1, 2))
-    blocks = [5, 9, 2, 7, 1][: -(-70 // block_size)]
-    whole = advance(source, [(Sequence(tokens, blocks), 70)], block_size)[0]
-    source.write_block(0, bytes(source.kv_bytes_per_block(block_size)))
-    for number, block in enumerate(blocks):
-        content = source.read_block(block)
-        assert len(content) == source.kv_bytes_per_block(block_size)
-        target.write_block(20 + number, content)
-        assert target.read_block(20 + number) == content
-    moved = Sequence(tokens, list(range(20, 20 + len(blocks))), done=69)
-    assert np.array_equal(advance(target, [(moved, 1)], block_size)[0], whole[69:])
-    for program in (source, target):
-        program.close()
-
-
-def test_blocks_to_read_and_write_are_checked() -> None:
-    model = Model(Config("BF16", 32, heads=2, kv_heads=1, head_dim=16, intermediate=32))
-    program = model.compile(ISAS[-1], blocks=BLOCKS)
-    size = program.kv_bytes_per_block(16)
-    for block in (-1, BLOCKS, 1 << 40):
-        with pytest.raises(ValueError, match="out of range"):
-            program.read_block(block)
-        with pytest.raises(ValueError, match="out of range"):
-            program.write_block(block, bytes(size))
-    for wrong in (0, size - 1, size + 1):
-        with pytest.raises(ValueError, match="another number of bytes"):
-            program.write_block(0, bytes(wrong))
-    program.close()
-
-
 def test_a_start_beyond_the_tokens_is_seen_before_they_are_read() -> None:
     model = Model(Config("BF16", 32, heads=2, kv_heads=1, head_dim=16, intermediate=32))
     program = model.compile(ISAS[-1], blocks=BLOCKS)
