@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from octavo import LLM, AsyncLLM, RequestOutput, SamplingParams
-from octavo.protocol.errors import ConfigError, InvalidRequestError
+from octavo.backends.select import has_native
+from octavo.config.engine import CacheConfig, EngineConfig, ModelConfig
+from octavo.protocol.errors import ConfigError, InvalidRequestError, PrefixCacheError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 IDS = list(range(5, 45))
@@ -103,6 +105,118 @@ def test_an_interrupted_batch_leaves_what_it_computed(fresh: LLM) -> None:
     assert one(fresh, IDS).num_cached_tokens == 32
 
 
+# --- a folder for it
+
+
+def test_a_folder_is_taken_up_at_the_start_and_written_at_the_end(tiny_llama: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=folder) as llm:
+        assert one(llm, IDS).num_cached_tokens == 0
+        assert llm.save_prefix_cache() == 2
+        assert one(llm, IDS[::-1]).num_cached_tokens == 0
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=str(folder)) as llm:
+        assert [one(llm, prompt).num_cached_tokens for prompt in (IDS, IDS[::-1], IDS[1:])] == [32, 32, 0]
+        assert llm.reset_prefix_cache() is True
+        assert llm.save_prefix_cache() == 0
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.save_prefix_cache()
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=folder) as llm:
+        assert one(llm, IDS).num_cached_tokens == 0
+
+
+def test_nothing_is_written_where_nothing_is_new(tiny_llama: Path, tmp_path: Path) -> None:
+    def files() -> set[str]:
+        return {path.name for path in tmp_path.glob("*.safetensors")}
+
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path) as llm:
+        one(llm, IDS)
+        assert llm.save_prefix_cache() == 2
+        first = files()
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path) as llm:
+        assert one(llm, IDS).num_cached_tokens == 32
+        assert llm.save_prefix_cache() == 2
+        assert files() == first
+        one(llm, IDS[1:])
+        assert llm.save_prefix_cache() == 4
+    assert len(first) == len(files()) == 1
+    assert files() != first
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path, num_gpu_blocks_override=2):
+        pass
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path) as llm:
+        assert llm._core.stats().blocks_cached == 4
+
+
+def test_what_was_saved_and_found_is_said_in_a_line_each(tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with LLM(str(tiny_llama), prefix_cache_dir=tmp_path) as llm:
+        one(llm, IDS)
+    with LLM(str(tiny_llama), prefix_cache_dir=tmp_path, num_gpu_blocks_override=1):
+        pass
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Prefix cache: ")]
+    assert len(lines) == 2
+    assert lines[0].startswith("Prefix cache: 2 blocks")
+    assert f"saved to {tmp_path}" in lines[0]
+    assert lines[1].startswith("Prefix cache: 1 blocks")
+    assert f"restored from {tmp_path}" in lines[1]
+    assert lines[1].endswith("; 1 more were saved, which the KV cache has no room for")
+
+
+def test_blocks_of_another_model_or_backend_are_refused(tiny_llama: Path, changed_model: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=folder, backend="reference") as llm:
+        one(llm, IDS)
+    other = changed_model(config={"rms_norm_eps": 0.001})
+    for model, options, words in (
+        (other, {}, "they are of the model with the digest [0-9a-f]{32}, and this engine serves the one with"),
+        (str(tiny_llama), {"kv_cache_dtype": "int8"}, "they are float32, and this engine has a KV cache of int8"),
+        (str(tiny_llama), {"block_size": 32}, "they have 16 tokens each, and this engine has a block size of 32"),
+        (str(tiny_llama), {"backend": "cpu"}, r"they were computed by Octavo \S+ reference, and this engine is Octavo \S+ cpu"),
+    ):
+        if options.get("backend") == "cpu" and not has_native():
+            continue
+        with pytest.raises(ConfigError, match=words) as caught:
+            LLM(model, quiet=True, prefix_cache_dir=folder, **{"backend": "reference", **options})
+        assert caught.value.param == "prefix_cache_dir"
+    # Nobody holds the folder, and nothing of it is lost.
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=folder, backend="reference") as llm:
+        assert one(llm, IDS).num_cached_tokens == 32
+
+
+def test_two_at_one_folder(tiny_llama: Path, tmp_path: Path) -> None:
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path):
+        with pytest.raises(ConfigError, match="is in use by another engine"):
+            LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path)
+        with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path / "own"):
+            pass
+
+
+def test_a_save_that_fails_is_told_and_everything_is_freed(tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    llm = LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path)
+    one(llm, IDS)
+    assert llm.save_prefix_cache() == 2
+    one(llm, IDS[::-1])
+    with monkeypatch.context() as patch:
+        patch.setattr("octavo.engine.prefix_folder.os.fsync", full)
+        for ask in (llm.save_prefix_cache, llm.close):
+            with pytest.raises(PrefixCacheError, match=f"could not be saved to {tmp_path}: No space left on device; what was saved before"):
+                ask()
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path) as llm:
+        assert [one(llm, prompt).num_cached_tokens for prompt in (IDS, IDS[::-1])] == [32, 0]
+
+
+def test_a_folder_and_no_prefix_caching(tiny_llama: Path, llm: LLM, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="prefix_cache_dir: there is nothing to save with enable_prefix_caching off"):
+        LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path, enable_prefix_caching=False)
+    with pytest.raises(ConfigError, match="prefix_cache_dir: is empty"):
+        LLM(str(tiny_llama), quiet=True, prefix_cache_dir="")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(PrefixCacheError, match="the engine was started without a folder for the prefix cache"):
+        llm.save_prefix_cache()
+
+
 # --- priorities
 
 
@@ -156,3 +270,37 @@ async def test_asynchronously_too(allm: AsyncLLM) -> None:
     assert await cached(prompt, "c") == 0
     with pytest.raises(InvalidRequestError, match="priority 3 has no meaning here"):
         await anext(allm.generate("The cat", GREEDY, "d", priority=3))
+
+
+@pytest.mark.parametrize("save", [True, False])
+async def test_a_folder_asynchronously(tiny_llama: Path, tmp_path: Path, save: bool) -> None:
+    config = EngineConfig(model=ModelConfig(str(tiny_llama)), cache=CacheConfig(prefix_cache_dir=str(tmp_path)))
+
+    async def cached(llm: AsyncLLM, prompt: Any, name: str) -> int:
+        (output,) = [output async for output in llm.generate(prompt, GREEDY, name, stream=False)]
+        return output.num_cached_tokens
+
+    llm = await AsyncLLM.start(config, quiet=True)
+    assert await cached(llm, IDS, "a") == 0
+    assert await llm.save_prefix_cache() == 2
+    assert await cached(llm, IDS[::-1], "b") == 0
+    await llm.close(save=save)
+    llm = await AsyncLLM.start(config, quiet=True)
+    assert [await cached(llm, prompt, str(prompt)) for prompt in (IDS, IDS[::-1], IDS[1:])] == [32, 32 * save, 0]
+    (tmp_path / "prefix-cache.json").unlink()
+    (tmp_path / "prefix-cache.json").mkdir()
+    for ask in (llm.save_prefix_cache, llm.close):
+        with pytest.raises(PrefixCacheError, match=f"could not be saved to {tmp_path}"):
+            await ask()
+    assert not llm.is_alive
+
+
+def test_blocks_of_a_window_are_not_saved(fixtures_dir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    with pytest.raises(ConfigError, match="windows of 32 tokens, and blocks of such a model can't be saved") as caught:
+        LLM(str(fixtures_dir / "tiny-mistral"), quiet=True, prefix_cache_dir=folder)
+    assert caught.value.param == "prefix_cache_dir"
+    # Requests that fit into the window never leave a block behind.
+    with LLM(str(fixtures_dir / "tiny-mistral"), quiet=True, prefix_cache_dir=folder, max_model_len=32) as llm:
+        one(llm, IDS[:20])
+        assert llm.save_prefix_cache() == 1

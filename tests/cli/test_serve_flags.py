@@ -42,11 +42,17 @@ def test_defaults_are_the_configuration_s_own(run):
     assert run() == (3, EngineConfig(), ServerOptions())
 
 
+def test_a_folder_for_the_prefix_cache(run):
+    assert run("--prefix-cache-dir", "d")[1] == EngineConfig(cache=CacheConfig(prefix_cache_dir="d"))
+    assert run("--prefix-cache-dir", "d", "--no-enable-prefix-caching")[0] != 3
+
+
 def test_every_flag_reaches_its_field(run):
     code, config, options = run(
         *["m", "--revision", "r", "--download-dir", "d", "--max-model-len", "99", "--generation-config", "vllm"],
         *["--block-size", "32", "--gpu-memory-utilization", "0.25", "--kv-cache-memory", "2GiB", "--num-gpu-blocks-override", "7"],
         *["--no-enable-prefix-caching", "--kv-cache-dtype", "int8", "--scheduling-policy", "priority"],
+        *["--swap-space", "4GiB", "--preemption-mode", "swap"],
         *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "cpu", "--threads", "2", "--no-pin-threads", "--seed", "5"],
         *[
             "--host",
@@ -68,8 +74,8 @@ def test_every_flag_reaches_its_field(run):
     assert code == 3
     assert config == EngineConfig(
         model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm"),
-        cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False, "int8"),
-        scheduler=SchedulerConfig(64, 3, "priority"),
+        cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False, "int8", swap_space=4 * 2**30),
+        scheduler=SchedulerConfig(64, 3, "priority", "swap"),
         backend=BackendConfig("cpu", 2, pin_threads=False),
         seed=5,
     )
@@ -98,6 +104,8 @@ def test_every_flag_reaches_its_field(run):
         (options, ServerOptions()),
     ]:
         for field in fields(part):
+            if field.name == "prefix_cache_dir":  # which can't be, beside --no-enable-prefix-caching
+                continue
             assert getattr(part, field.name) != getattr(default, field.name), field.name
 
 

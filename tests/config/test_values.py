@@ -69,8 +69,8 @@ def test_numpy_numbers_become_python_s() -> None:
     cache = CacheConfig(np.uint8(32), np.float32(0.25), np.int32(1 << 20), np.int16(9))
     scheduler = SchedulerConfig(np.int64(7), np.int8(3))
     values = [model.max_model_len, *dataclasses.astuple(cache), *dataclasses.astuple(scheduler), BackendConfig(threads=np.int64(2)).threads]
-    assert values == [256, 32, 0.25, 1 << 20, 9, True, 7, 3, "fcfs", 2]
-    assert [type(value) for value in values] == [int, int, float, int, int, bool, int, int, str, int]
+    assert values == [256, 32, 0.25, 1 << 20, 9, True, "auto", None, 0, 7, 3, "fcfs", "auto", 2]
+    assert [type(value) for value in values] == [int, int, float, int, int, bool, str, type(None), int, int, int, str, str, int]
     assert type(EngineConfig(seed=np.int64(5)).seed) is int
 
 

@@ -212,7 +212,7 @@ def test_errors_give_back_what_was_taken(model: Path, tmp_path: Path, spy: type[
         build(model, num_blocks_override=1 << 50)
     assert spy.closed == 4
 
-    def out_of_memory(self: Any, num_blocks: int) -> None:
+    def out_of_memory(self: Any, num_blocks: int, num_swap_blocks: int) -> None:
         raise MemoryError
 
     monkeypatch.setattr(Spy, "allocate", out_of_memory)
@@ -248,7 +248,7 @@ def test_an_executor_used_out_of_turn(model: Path) -> None:
     with pytest.raises(RuntimeError, match="allocate before load"):
         executor.allocate(4)
     executor.load()
-    with pytest.raises(RuntimeError, match="run before allocate"):
+    with pytest.raises(RuntimeError, match="no KV cache before allocate"):
         executor.run(StepPlan())
     executor.close()
     executor.close()

@@ -169,6 +169,15 @@ def test_a_request_needs_its_window_and_a_step() -> None:
     assert windowed(seats=4, window=2000).num_blocks == 4 * 63
 
 
+def test_a_window_is_not_swapped() -> None:
+    config = EngineConfig(model=ModelConfig("m"), cache=CacheConfig(swap_space=GIB))
+    with pytest.raises(ConfigError, match="swap_space: this model's layers see windows of 100 tokens; what a preempted request has") as caught:
+        size_pool(config, replace(MODEL, window=100), 32 * GIB, 30 * GIB)
+    assert caught.value.param == "swap_space"
+    # Nothing ever leaves a window as long as the longest request.
+    assert size_pool(config, replace(MODEL, window=1000), 32 * GIB, 30 * GIB).num_swap_blocks == 1024
+
+
 def test_a_pool_that_holds_the_window_bounds_no_length() -> None:
     assert windowed(blocks=8, longest=1000).max_model_len == 1000
     with pytest.raises(ConfigError, match="a request of 1000 tokens needs 63 blocks, but the KV cache has 7"):
@@ -181,3 +190,33 @@ def test_a_pool_that_holds_the_window_bounds_no_length() -> None:
 )
 def test_the_widest_window_of_the_layers_counts(windows: list[int | None], widest: int | None) -> None:
     assert widest_window(CacheLayer(1, 8, window) for window in windows) == widest
+
+
+def test_swap_space_comes_out_of_what_is_available() -> None:
+    pool = size(swap_space=3 * GIB + MIB - 1, available=4 * GIB, total=64 * GIB, seats=1000)
+    assert (pool.num_blocks, pool.num_swap_blocks) == (1023, 3 * 1024)
+    assert pool.explanation.endswith("fit at once; swap space: 3,072 blocks, 3.00 GiB")
+    assert size().num_swap_blocks == 0
+    assert "swap" not in size().explanation
+    assert refused(swap_space=2 * GIB, kv_cache_memory=14 * GIB).param == "kv_cache_memory"
+    assert refused(swap_space=2 * GIB, num_blocks_override=14 * 1024).param == "num_blocks_override"
+
+
+def test_swap_space_that_can_not_be() -> None:
+    error = refused(swap_space=16 * GIB)
+    assert error.message == "swap_space: 16.00 GiB was asked for, but only 15.00 GiB of memory is available"
+    assert error.param == "swap_space"
+    # As vLLM's flag is written, in GiB.
+    error = refused(swap_space=4)
+    assert error.message == "swap_space: 4 bytes holds no block of 16 tokens, which takes 1,048,576 bytes; write it like 4GiB"
+    assert size(swap_space=MIB).num_swap_blocks == 1
+
+
+def test_options_of_swapping() -> None:
+    with pytest.raises(ConfigError, match="preemption_mode: must be one of auto, swap, recompute, not 'drop'"):
+        SchedulerConfig(preemption_mode="drop")
+    with pytest.raises(ConfigError, match='preemption_mode: "swap" needs a swap_space to swap to'):
+        EngineConfig(scheduler=SchedulerConfig(preemption_mode="swap"))
+    with pytest.raises(ConfigError, match="swap_space: must be from 0 to"):
+        CacheConfig(swap_space=-1)
+    assert CacheConfig(swap_space="1.5GiB").swap_space == 3 << 29  # type: ignore[arg-type]

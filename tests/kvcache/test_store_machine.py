@@ -12,6 +12,7 @@ from octavo.kvcache.block_hash import hash_block
 from octavo.kvcache.block_table import BlockTable
 from octavo.kvcache.manager import KVCacheManager
 from octavo.kvcache.prefix_index import NULL_BLOCK
+from octavo.kvcache.swap_space import Swapped
 from octavo.kvcache.window import Window
 
 # Few tokens and few beginnings, so that contents come again.
@@ -28,24 +29,33 @@ class Sequence:
     table: BlockTable
     salt: str | None
     written: int = 0
+    swapped: Swapped | None = None
 
 
 class StoreMachine(RuleBasedStateMachine):
-    steps = hits = window_hits = copies = evictions = shared = dropped = 0
+    steps = hits = window_hits = copies = evictions = shared = dropped = swapped_out = swapped_in = twins = restored = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 3, 4]),
         num_blocks=st.integers(3, 16),
+        num_slots=st.integers(0, 12),
         hash_block=st.sampled_from(HASHES),
-        window=st.sampled_from([None, None, 1, 2, 5]),
+        window=st.sampled_from([None, None, None, 1, 2, 5]),
     )
-    def start(self, block_size, num_blocks, hash_block, window):
+    def start(self, block_size, num_blocks, num_slots, hash_block, window):
         self.size = block_size
+        self.hash_block = hash_block
         self.window = None if window is None else Window(window, 10)
-        self.manager = KVCacheManager(num_blocks, block_size, hash_block=hash_block, window=self.window)
-        self.store = self.manager.store
+        slots = num_slots if window is None else 0
+        self.manager = KVCacheManager(num_blocks, block_size, num_swap_blocks=slots, hash_block=hash_block, window=self.window)
+        self.slots: dict[int, dict[int, int]] = {}
+        self.out: list[Sequence] = []
         self.sequences: list[Sequence] = []
         self.memory: dict[tuple[int, int], int] = {}
+        self.use_store()
+
+    def use_store(self):
+        self.store = self.manager.store
         self.left: dict[int, float] = {}
         self.store.release, self.give_back = self.release_and_note, self.store.release
 
@@ -129,6 +139,64 @@ class StoreMachine(RuleBasedStateMachine):
         StoreMachine.shared += 1
         self.compute(self.sequences[-1], more)
 
+    @precondition(lambda self: self.sequences and self.window is None)
+    @rule(data=st.data())
+    def swap_out(self, data):
+        sequence = data.draw(st.sampled_from(self.sequences))
+        copies, _ = sequence.table.to_swap(sequence.written)
+        free = self.store.swap.num_free
+        made = sequence.table.swap_out(sequence.written)
+        if made is None:
+            assert copies > free == self.store.swap.num_free
+            return
+        sequence.swapped, moves = made
+        assert len(moves) == copies == free - self.store.swap.num_free
+        for block, slot in moves:
+            StoreMachine.swapped_out += 1
+            self.slots[slot] = self.contents(block)
+        sequence.table.release()
+        self.sequences.remove(sequence)
+        self.out.append(sequence)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), more=st.lists(TOKENS, max_size=3))
+    def swap_in(self, data, more):
+        sequence = data.draw(st.sampled_from(self.out))
+        table, swapped = sequence.table, sequence.swapped
+        prefix = table.find(sequence.written)
+        if prefix.num_tokens == sequence.written:
+            table.adopt(prefix)
+            for slot in swapped.slots:
+                self.store.swap.release(slot)
+        else:
+            twins = table.twins(prefix, swapped)
+            found = prefix.block_ids + twins
+            if len(swapped.slots) - len(found) + self.store.count_free(found) > self.store.num_free:
+                return
+            moves = table.swap_in(prefix, swapped)
+            StoreMachine.twins += len(twins)
+            for slot, block in moves:
+                StoreMachine.swapped_in += 1
+                for offset in range(self.size):
+                    self.memory.pop((block, offset), None)
+                self.memory.update({(block, offset): token for offset, token in self.slots[slot].items()})
+            assert len(moves) == len(swapped.slots) - len(found)
+        sequence.swapped = None
+        self.out.remove(sequence)
+        self.sequences.append(sequence)
+        self.compute(sequence, more)
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data())
+    def forget_swapped(self, data):
+        sequence = data.draw(st.sampled_from(self.out))
+        for slot in sequence.swapped.slots:
+            self.store.swap.release(slot)
+        self.out.remove(sequence)
+
+    def contents(self, block):
+        return {offset: self.memory[block, offset] for offset in range(self.size) if (block, offset) in self.memory}
+
     @precondition(lambda self: self.sequences)
     @rule(data=st.data())
     def release(self, data):
@@ -140,9 +208,31 @@ class StoreMachine(RuleBasedStateMachine):
     def wait(self, seconds):
         self.store.now += seconds
 
+    @precondition(lambda self: self.window is None and len(self.sequences) <= 1 and len(self.out) <= 1)
+    @rule(num_blocks=st.integers(3, 16))
+    def restart(self, num_blocks):
+        """All end, and another manager begins with what can be found, as far as it has room."""
+        while self.sequences:
+            self.sequences.pop().table.release()
+        while self.out:
+            for slot in self.out.pop().swapped.slots:
+                self.store.swap.release(slot)
+        block_ids, saved = self.manager.saved()
+        saved = saved[:num_blocks]
+        StoreMachine.evictions += self.store.num_evicted
+        self.manager = KVCacheManager(num_blocks, self.size, num_swap_blocks=self.store.swap.num_slots, hash_block=self.hash_block)
+        self.use_store()
+        taken = self.store.take(len(saved))
+        self.memory = {
+            (new, offset): self.memory[old, offset] for new, old in zip(taken, block_ids, strict=False) for offset in range(self.size)
+        }
+        assert self.manager.restore(taken, saved) == self.store.num_cached == len(saved)
+        assert self.manager.saved() == (taken, saved)
+        StoreMachine.restored += len(saved)
+
     @rule()
     def reset(self):
-        assert self.manager.reset() == (self.store.num_used == 0)
+        assert self.manager.reset() == (self.store.num_used == self.store.swap.num_used == 0)
 
     # What holds at all times.
 
@@ -182,6 +272,21 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.num_cached_free == sum(state.digest is not None and not state.owners for state in told)
 
     @invariant()
+    def swapped_sequences_have_their_own_tokens_too(self):
+        swap = self.store.swap
+        for sequence in self.out:
+            slots = sequence.swapped.slots
+            read = [self.slots[slots[position // self.size]][position % self.size] for position in range(sequence.written)]
+            assert read == sequence.tokens[: sequence.written]
+            assert sequence.swapped.num_tokens == sequence.written
+        held = Counter(slot for sequence in self.out for slot in sequence.swapped.slots)
+        assert [swap.reference_count(slot) for slot in range(swap.num_slots)] == [held[slot] for slot in range(swap.num_slots)]
+        assert swap.num_used == len(held) == swap.num_slots - swap.num_free
+        for block, slot in swap._slot_of.items():
+            assert held[slot]
+            assert self.contents(block) == self.slots[slot]
+
+    @invariant()
     def what_can_be_found_is_there_after_what_it_follows(self):
         for block, cached in self.store._index._by_id.items():
             tokens = struct.unpack(f"<{self.size}i", cached.contents)
@@ -195,6 +300,21 @@ class StoreMachine(RuleBasedStateMachine):
         contents = [(cached.parent, cached.contents, cached.scope) for cached in known]
         assert len(set(contents)) == len(contents)
         assert {cached.block_id for cached in known} - {NULL_BLOCK} == set(self.store._index._by_id)
+
+    @invariant()
+    def what_is_saved_has_parents_first_and_what_is_reused_first_last(self):
+        if self.window is not None:
+            return
+        block_ids, saved = self.manager.saved()
+        assert sorted(block_ids) == sorted(self.store._index._by_id)
+        assert all(each.parent < place for place, each in enumerate(saved))
+        for block, each in zip(block_ids, saved, strict=True):
+            parent = self.store._index.get(block).parent
+            assert (None if parent is None else parent.block_id) == (None if each.parent < 0 else block_ids[each.parent])
+        free = [block for block in block_ids if self.store._pool.reference_count(block) == 0]
+        assert block_ids[len(block_ids) - len(free) :] == free
+        reused = [block for block in reversed(list(self.store._pool.free_blocks())) if block in free]
+        assert reused == free[::-1]
 
     @invariant()
     def eviction_takes_the_end_of_a_chain(self):
@@ -223,7 +343,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 def test_any_order_of_operations_agrees_with_a_plain_dictionary():
     machine = StoreMachine
-    counts = ("steps", "hits", "window_hits", "copies", "evictions", "shared", "dropped")
+    counts = ("steps", "hits", "window_hits", "copies", "evictions", "shared", "dropped", "swapped_out", "swapped_in", "twins", "restored")
     for name in counts:
         setattr(machine, name, 0)
     run_state_machine_as_test(

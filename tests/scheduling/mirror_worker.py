@@ -66,6 +66,8 @@ class MirrorWorker:
         self.max_num_seqs = max_num_seqs
         self.held: dict[str, Held] = {}
         self.memory: dict[tuple[int, int], int] = {}
+        self.swap: dict[int, dict[int, int]] = {}
+        self.moved_out = self.moved_in = 0
         self.computed = 0
 
     def run(self, plan: StepPlan, failing: frozenset[str] = frozenset()) -> StepResult:
@@ -75,8 +77,15 @@ class MirrorWorker:
         for new in plan.new:
             self._introduce(new)
         self._check_sizes(plan)
+        for block, slot in plan.swaps_out:
+            self.swap[slot] = self.contents(block)
         for copy in plan.copies:
             self._copy(*copy)
+        for slot, block in plan.swaps_in:
+            self._clear(block)
+            self.memory.update({(block, offset): token for offset, token in self.swap[slot].items()})
+        self.moved_out += len(plan.swaps_out)
+        self.moved_in += len(plan.swaps_in)
         for share in plan.scheduled:
             self._change_table(share)
         for share in plan.scheduled:
@@ -106,9 +115,16 @@ class MirrorWorker:
     def _copy(self, source: int, destination: int, num_tokens: int) -> None:
         assert 1 <= num_tokens <= self.block_size
         kept = {offset: self.memory[source, offset] for offset in range(num_tokens)}
-        for offset in range(self.block_size):
-            self.memory.pop((destination, offset), None)
+        self._clear(destination)
         self.memory.update({(destination, offset): token for offset, token in kept.items()})
+
+    def contents(self, block: int) -> dict[int, int]:
+        """The tokens of a block by their place in it."""
+        return {offset: self.memory[block, offset] for offset in range(self.block_size) if (block, offset) in self.memory}
+
+    def _clear(self, block: int) -> None:
+        for offset in range(self.block_size):
+            self.memory.pop((block, offset), None)
 
     def _change_table(self, share: ScheduledRequest) -> None:
         block_ids = self.held[share.request_id].block_ids

@@ -12,12 +12,25 @@ class Engine:
     """The clock is the test's to move. The prefix cache is off unless `prefix_caching`."""
 
     def __init__(
-        self, *, block_size=4, num_blocks=64, budget=64, seqs=16, max_model_len=128, prefix_caching=False, policy="fcfs", window=None
+        self,
+        *,
+        block_size=4,
+        num_blocks=64,
+        budget=64,
+        seqs=16,
+        max_model_len=128,
+        prefix_caching=False,
+        policy="fcfs",
+        window=None,
+        **swap,
     ):
+        """`swap` are `slots` of swap space and the preemption `mode`."""
         self.now = 0.0
-        config = SchedulerConfig(budget, seqs, policy)
+        config = SchedulerConfig(budget, seqs, policy, swap.get("mode", "auto"))
         sliding = None if window is None else Window(window, budget)
-        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, window=sliding)
+        cache = KVCacheManager(
+            num_blocks, block_size, prefix_caching=prefix_caching, num_swap_blocks=swap.get("slots", 0), window=sliding
+        )
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: self.now)
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window)
         self.tokens = {}

@@ -30,6 +30,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Requests come, go, fail and are preempted; what each has received so far is always a beginning of what it gets alone."""
 
     steps = preemptions = finished = aborted_mid_step = hits = window_hits = copies = evictions = dropped = 0
+    swapped_out = swapped_in = shared_slots = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4]),
@@ -41,12 +42,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         hash_block=st.sampled_from(HASHES),
         policy=st.sampled_from(["fcfs", "fcfs", "priority"]),
         window=st.sampled_from([None, None, None, 1, 2, 4, 7]),
+        swap_slots=st.sampled_from([0, 3, 20, 20, 20]),
+        mode=st.sampled_from(["swap", "swap", "auto"]),
     )
-    def start(self, block_size, num_blocks, budget, seqs, max_model_len, prefix_caching, hash_block, policy, window):
-        config = SchedulerConfig(budget, seqs, policy)
+    def start(self, block_size, num_blocks, budget, seqs, max_model_len, prefix_caching, hash_block, policy, window, swap_slots, mode):
+        config = SchedulerConfig(budget, seqs, policy, mode)
         self.priorities = st.integers(-1, 1) if policy == "priority" else st.just(0)
         self.window = None if window is None else Window(window, budget)
-        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, hash_block=hash_block, window=self.window)
+        swap_slots = swap_slots if window is None else 0
+        cache = KVCacheManager(
+            num_blocks,
+            block_size,
+            num_swap_blocks=swap_slots,
+            prefix_caching=prefix_caching,
+            hash_block=hash_block,
+            window=self.window,
+        )
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: 0.0)
         self.store = cache.store
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window)
@@ -138,9 +149,45 @@ class SchedulerMachine(RuleBasedStateMachine):
         return request_id
 
     @precondition(lambda self: self.scheduler.num_running > 0)
-    @rule()
-    def preempt_the_last(self):
-        self.scheduler._preempt(self.scheduler._ranked()[-1])
+    @rule(count=st.integers(1, 4))
+    def preempt_the_last(self, count):
+        for _ in range(min(count, self.scheduler.num_running)):
+            self.scheduler._preempt(self.scheduler._ranked()[-1])
+
+    @precondition(lambda self: self.context > 6 and len(self.live) < 12)
+    @rule(count=st.integers(2, 4), kind=st.sampled_from(BEGINNINGS), steps=st.integers(2, 5))
+    def preempt_samples(self, count, kind, steps):
+        """Samples of one prompt run together, and lose their blocks together."""
+        group_id = self.new_id()
+        for index in range(count):
+            sampling = SamplingParams(max_tokens=20, seed=index, ignore_eos=True)
+            prompt = kind[: min(8, self.context - 2)]
+            self.add_one(EngineRequest(f"{group_id}:{index}", prompt, sampling, eos_token_ids=[EOS], group_id=group_id))
+        self.step(steps)
+        while self.scheduler.num_running:
+            self.preempt_the_last(1)
+
+    @precondition(lambda self: self.scheduler.num_running > 3 or self.scheduler.stats().swapped > 1)
+    @rule(worker_is_faster=st.booleans())
+    def step_that_breaks_off(self, worker_is_faster):
+        """Nobody knows how far it came."""
+        plan = self.plan()
+        if worker_is_faster:
+            self.worker.run(plan)
+        for request_id in self.scheduler.abandon():
+            del self.live[request_id]
+        self.worker.held = {}
+        self.scheduler._removed = []
+        for request in self.scheduler._running.values():
+            # Those that had no share are introduced anew, as the mirror holds nothing any more.
+            request.held_by_worker = False
+
+    @rule(running=st.booleans())
+    def reset(self, running):
+        stats = self.scheduler.stats()
+        assert self.scheduler.reset_prefix_cache(reset_running_requests=running) == (
+            running or stats.blocks_used == stats.swap_blocks_used == 0
+        )
 
     @rule()
     def finish_all(self):
@@ -150,7 +197,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.step(1)
         assert not self.live
         assert not self.worker.held
-        assert self.scheduler.stats().blocks_used == 0
+        assert self.scheduler.stats().blocks_used == self.scheduler.stats().swap_blocks_used == self.scheduler.stats().swapped == 0
 
     # What a step must do.
 
@@ -238,6 +285,34 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert tuple(self.worker.memory[block, offset] for offset in range(size)) == tokens
 
     @invariant()
+    def swap_space_is_held_by_swapped_requests(self):
+        swap = self.store.swap
+        swapped = [request.swapped for request in self.scheduler._requests.values() if request.swapped is not None]
+        held = Counter(slot for each in swapped for slot in each.slots)
+        SchedulerMachine.shared_slots += sum(count > 1 for count in held.values())
+        assert {slot: swap.reference_count(slot) for slot in range(swap.num_slots)} == {slot: held[slot] for slot in range(swap.num_slots)}
+        assert sorted([*swap._free, *held]) == list(range(swap.num_slots))
+        stats = self.scheduler.stats()
+        assert (stats.swapped, stats.swap_blocks_used, stats.swap_blocks_total) == (len(swapped), len(held), swap.num_slots)
+
+    @invariant()
+    def what_is_swapped_out_is_a_request_s_own_tokens(self):
+        """As it will be once the copies are made that the next plan begins with."""
+        size, worker = self.scheduler._cache.block_size, self.worker
+        slots = {**worker.swap, **{slot: worker.contents(block) for block, slot in self.scheduler._swaps_out}}
+        for request in self.scheduler._requests.values():
+            if request.swapped is not None:
+                assert request.status is RequestStatus.WAITING
+                count = request.swapped.num_tokens
+                read = [slots[request.swapped.slots[place // size]][place % size] for place in range(count)]
+                assert read == request.token_ids[:count]
+        for block, slot in self.store.swap._slot_of.items():
+            assert self.store.swap._block_of[slot] == block
+            assert worker.contents(block) == slots[slot]
+            assert len(slots[slot]) == size
+        assert len(self.store.swap._block_of) == len(self.store.swap._slot_of)
+
+    @invariant()
     def prompts_are_held_only_for_samples_to_come(self):
         groups = self.scheduler._groups
         members = {request for group in groups._by_id.values() for request in group.members}
@@ -301,9 +376,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         SchedulerMachine.window_hits += 0 if self.window is None else stats.prefix_cache_hits
         SchedulerMachine.copies += stats.blocks_copied
         SchedulerMachine.evictions += stats.blocks_evicted
+        SchedulerMachine.swapped_out += stats.blocks_swapped_out
+        SchedulerMachine.swapped_in += stats.blocks_swapped_in
+        assert (self.worker.moved_out, self.worker.moved_in) <= (stats.blocks_swapped_out, stats.blocks_swapped_in)
         for request_id in self.scheduler.request_ids:
             assert self.scheduler.abort(request_id)
-        assert self.scheduler.stats().blocks_used == 0
+        assert self.scheduler.stats().blocks_used == self.scheduler.stats().swap_blocks_used == 0
         if self.scheduler.has_work:
             self.worker.run(self.scheduler.schedule())
         assert not self.worker.held
@@ -311,7 +389,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 def test_any_order_of_events_leaks_no_block_and_changes_no_token():
     machine = SchedulerMachine
-    counts = ("steps", "preemptions", "finished", "aborted_mid_step", "hits", "window_hits", "copies", "evictions", "dropped")
+    counts = (
+        *("steps", "preemptions", "finished", "aborted_mid_step", "hits", "window_hits", "copies", "evictions", "dropped"),
+        *("swapped_out", "swapped_in", "shared_slots"),
+    )
     for name in counts:
         setattr(machine, name, 0)
     run_state_machine_as_test(

@@ -84,6 +84,8 @@ class FakeLLM:
     resets: list[bool] = field(default_factory=list)
     can_reset: bool = True
     pages: list[tuple[int, int]] = field(default_factory=list)
+    saves: int = 0
+    save_error: Exception | None = None
 
     def __post_init__(self) -> None:
         self.info = EngineInfo(
@@ -113,7 +115,7 @@ class FakeLLM:
     async def abort(self, request_id: str) -> None:
         raise NotImplementedError
 
-    async def close(self) -> None:
+    async def close(self, *, save: bool = True) -> None:
         self.is_alive = False
 
     async def generate(
@@ -154,6 +156,12 @@ class FakeLLM:
         self.pages.append((offset, limit))
         blocks = [BlockState(*state) for state in BLOCKS[offset : offset + limit]]
         return BlocksPage(EngineStats(2, 1, 6, 3, 40, blocks_cached=3), 2, blocks)
+
+    async def save_prefix_cache(self) -> int:
+        self.saves += 1
+        if self.save_error is not None:
+            raise self.save_error
+        return 7
 
     async def _wait_for_turn(self, call: Call) -> None:
         if self.fail_after is not None and call.tokens >= self.fail_after:

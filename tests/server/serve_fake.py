@@ -1,7 +1,7 @@
 """A process that runs `octavo.server.run.serve` over the fake model: `serve_fake.py PORT MODE [SHUTDOWN_TIMEOUT]`.
 
 MODE is "quick" (with an access log), "endless", "torrent" (endless without a pause), "mortal" (the engine dies as soon as it has said
-ten tokens), "slow-load" or "no-model".
+ten tokens), "slow-load", "no-model", "saves", "slow-save" or "no-save" (of a prefix cache, which says so, never ends, or fails).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fake_llm import FakeLLM
 from octavo.api.async_llm import AsyncLLM
 from octavo.config.engine import EngineConfig
 from octavo.config.server import ServerOptions
-from octavo.protocol.errors import ModelLoadError, OctavoError
+from octavo.protocol.errors import ModelLoadError, OctavoError, PrefixCacheError
 from octavo.server.run import serve
 
 MODE = sys.argv[2]
@@ -27,6 +27,19 @@ class Mortal(FakeLLM):
         await super()._wait_for_turn(call)
 
 
+class Saving(FakeLLM):
+    async def save_prefix_cache(self) -> int:
+        print("saving", flush=True)
+        if MODE == "slow-save":
+            await asyncio.sleep(60)
+        if MODE == "no-save":
+            raise PrefixCacheError("the prefix cache could not be saved to /x: No space left on device")
+        return 7
+
+    async def close(self, *, save: bool = True) -> None:
+        print(f"closing, save={save}", flush=True)
+
+
 async def start(config: EngineConfig, **_: object) -> FakeLLM:
     print("loading", flush=True)
     if MODE == "no-model":
@@ -37,6 +50,10 @@ async def start(config: EngineConfig, **_: object) -> FakeLLM:
         return FakeLLM(delay=0.02)
     if MODE == "torrent":
         return FakeLLM(reply="x" * 1000, endless=True, max_model_len=10**9)
+    if MODE.endswith(("save", "saves")):
+        llm = Saving(delay=0.01, endless=True, max_model_len=10**9)
+        llm.info.saves_prefix_cache = True
+        return llm
     kind = Mortal if MODE == "mortal" else FakeLLM
     return kind(delay=0.01, endless=True, max_model_len=10**9)
 

@@ -7,6 +7,8 @@ import pytest
 from error_shape import check
 from fake_llm import FakeLLM
 
+from octavo.protocol.errors import PrefixCacheError
+
 ROUTES = [("/v1/completions", {"prompt": ["Hi", "Ho"]}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})]
 
 
@@ -133,8 +135,30 @@ async def test_the_page_is_described(client: httpx.AsyncClient) -> None:
     assert set(document["components"]["schemas"]["KVBlock"]["properties"]["state"]["enum"]) == {"used", "cached", "free"}
 
 
-async def test_reset_asks_for_the_key(connect) -> None:
-    assert (await connect(api_key=("k",)).post("/reset_prefix_cache")).status_code == 401
+async def test_save(client: httpx.AsyncClient, llm: FakeLLM) -> None:
+    llm.info.saves_prefix_cache = True
+    reply = await client.post("/save_prefix_cache")
+    assert (reply.status_code, reply.json()) == (200, {"num_blocks": 7})
+    assert llm.saves == 1
+    assert (await client.get("/save_prefix_cache")).status_code == 405
+    check(await client.post("/save_prefix_cache?wait=true"), 400, "wait")
+    assert llm.saves == 1
+    llm.save_error = PrefixCacheError("the prefix cache could not be saved to /x: No space left on device")
+    reply = await client.post("/save_prefix_cache")
+    assert reply.status_code == 500
+    assert reply.json()["error"]["message"] == llm.save_error.message
+
+
+async def test_save_without_a_folder(client: httpx.AsyncClient, llm: FakeLLM) -> None:
+    reply = await client.post("/save_prefix_cache")
+    check(reply, 400, None)
+    assert "start it with --prefix-cache-dir DIR" in reply.json()["error"]["message"]
+    assert llm.saves == 0
+
+
+@pytest.mark.parametrize("path", ["/reset_prefix_cache", "/save_prefix_cache"])
+async def test_the_key_is_asked_for(connect, path: str) -> None:
+    assert (await connect(api_key=("k",)).post(path)).status_code == 401
 
 
 async def test_the_query_is_described(client: httpx.AsyncClient) -> None:

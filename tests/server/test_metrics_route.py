@@ -54,6 +54,12 @@ def test_names_are_vllms(metrics: Metrics) -> None:
         "octavo:kv_blocks_cached",
         "octavo:kv_blocks_evicted",
         "octavo:kv_blocks_copied",
+        "vllm:num_requests_swapped",
+        "vllm:cpu_cache_usage_perc",
+        "octavo:kv_blocks_swapped_out",
+        "octavo:kv_blocks_swapped_in",
+        "octavo:kv_bytes_swapped_out",
+        "octavo:kv_bytes_swapped_in",
         "octavo:http_errors",
         "process_resident_memory_bytes",
     }
@@ -93,6 +99,19 @@ def test_the_prefix_cache(metrics: Metrics) -> None:
     assert value(metrics, "vllm:prompt_tokens_cached_total") == 80
     assert value(metrics, "vllm:prompt_tokens_by_source_total", source="local_cache_hit") == 80
     assert value(metrics, "vllm:prompt_tokens_by_source_total", source="local_compute") == 75
+
+
+def test_swap_space(metrics: Metrics) -> None:
+    """A block has 4096 / 64 bytes."""
+    assert value(metrics, "vllm:cpu_cache_usage_perc") == 0
+    metrics.on_step(EngineStats(swapped=2, swap_blocks_total=8, swap_blocks_used=6, blocks_swapped_out=7))
+    metrics.on_step(EngineStats(swapped=1, swap_blocks_total=8, swap_blocks_used=2, blocks_swapped_out=9, blocks_swapped_in=3))
+    assert value(metrics, "vllm:num_requests_swapped") == 1
+    assert value(metrics, "vllm:cpu_cache_usage_perc") == 0.25
+    assert value(metrics, "octavo:kv_blocks_swapped_out_total") == 9
+    assert value(metrics, "octavo:kv_blocks_swapped_in_total") == 3
+    assert value(metrics, "octavo:kv_bytes_swapped_out_total") == 9 * 64
+    assert value(metrics, "octavo:kv_bytes_swapped_in_total") == 3 * 64
 
 
 def test_tokens(metrics: Metrics) -> None:

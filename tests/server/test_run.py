@@ -125,6 +125,39 @@ async def test_running_requests_finish_after_a_signal_and_no_new_ones_begin() ->
         assert await served.end() == (0, "")
 
 
+@pytest.mark.parametrize("mode", ["saves", "no-save"])
+async def test_the_prefix_cache_is_saved_once_at_the_end(mode: str) -> None:
+    async with running(mode) as served:
+        await served.ready()
+        served.process.send_signal(signal.SIGTERM)
+        output, errors = await asyncio.wait_for(served.process.communicate(), 10)
+    assert output.decode().splitlines() == ["saving", "closing, save=False"]
+    sentence = "octavo: the prefix cache could not be saved to /x: No space left on device\n"
+    assert (served.process.returncode, errors.decode()) == (0, sentence if mode == "no-save" else "")
+
+
+async def test_a_second_signal_does_not_wait_for_the_save() -> None:
+    async with running("slow-save") as served:
+        await served.ready()
+        served.process.send_signal(signal.SIGINT)
+        assert await served.line() == "saving"
+        served.process.send_signal(signal.SIGINT)
+        output, errors = await asyncio.wait_for(served.process.communicate(), 5)
+    assert (served.process.returncode, output.decode(), errors.decode()) == (0, "closing, save=False\n", "")
+
+
+async def test_two_signals_during_a_request_end_it_without_a_save() -> None:
+    async with running("saves") as served:
+        await served.ready()
+        async with streaming(served, BODY) as lines:
+            for _ in range(2):
+                served.process.send_signal(signal.SIGINT)
+                await asyncio.sleep(0.2)
+            assert [line async for line in lines if line][-1] == "data: [DONE]"
+        output, _ = await asyncio.wait_for(served.process.communicate(), 10)
+    assert (served.process.returncode, output.decode()) == (0, "closing, save=False\n")
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 async def test_requests_that_do_not_finish_in_time_are_told(signals: int) -> None:
     async with running("endless", "0.4" if signals == 1 else "60") as served:

@@ -46,6 +46,13 @@ class Program:
     def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
         self.events.append(("copy", copies))
 
+    def read_block(self, block_id: int) -> bytes:
+        self.events.append(("read", block_id))
+        return b"of %d" % block_id
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        self.events.append(("write", block_id, content))
+
     def run(self, step: StepInputs) -> np.ndarray[Any, Any]:
         self.events.append("run")
         self.steps.append(step)
@@ -56,9 +63,9 @@ class Program:
         self.events.append("close")
 
 
-def worker_with(logits: Logits = count_up) -> tuple[Worker, Program]:
+def worker_with(logits: Logits = count_up, slots: int = 0) -> tuple[Worker, Program]:
     program = Program(logits)
-    return Worker(program, VOCAB, 100, BLOCK), program
+    return Worker(program, VOCAB, 100, BLOCK, slots), program
 
 
 def new(name: str, tokens: list[int], *, prompt: int | None = None, computed: int = 0, **sampling: Any) -> NewRequest:
@@ -68,6 +75,21 @@ def new(name: str, tokens: list[int], *, prompt: int | None = None, computed: in
 
 def tokens_of(result: StepResult) -> dict[str, int]:
     return {sampled.request_id: sampled.token_id for sampled in result.sampled}
+
+
+def test_blocks_go_to_swap_space_before_others_are_copied_and_come_back_after_that() -> None:
+    worker, program = worker_with(slots=3)
+    result = worker.run(StepPlan(swaps_out=[(7, 2), (8, 0)], copies=[(1, 7, 4)], swaps_in=[(2, 1), (2, 9)]))
+    assert program.events[1:] == [("read", 7), ("read", 8), ("copy", [(1, 7, 4)]), ("write", 1, b"of 7"), ("write", 9, b"of 7")]
+    assert result.swap_seconds > 0
+    program.events.clear()
+    share = ScheduledRequest("a", 1, [0])
+    result = worker.run(StepPlan(new=[new("a", [1])], scheduled=[share], swaps_out=[(3, 2)], swaps_in=[(0, 0)]))
+    assert program.events == [("read", 3), ("write", 0, b"of 8"), "run"]
+    assert result.step_seconds > 0
+    for slot in (3, -4):
+        with pytest.raises(IndexError):
+            worker.run(StepPlan(swaps_out=[(0, slot)]))
 
 
 def test_it_allocates_once_and_closes_the_program() -> None:
@@ -146,9 +168,9 @@ def test_a_plan_that_only_removes() -> None:
     worker, program = worker_with()
     worker.run(StepPlan(new=[new("a", [1])], scheduled=[ScheduledRequest("a", 1, [0])]))
     program.events.clear()
-    assert worker.run(StepPlan(removed=["a"])) == StepResult()
-    assert worker.run(StepPlan()) == StepResult()
-    assert worker.run(StepPlan(copies=[(1, 2, 4)])) == StepResult()
+    for plan in (StepPlan(removed=["a"]), StepPlan(), StepPlan(copies=[(1, 2, 4)])):
+        result = worker.run(plan)
+        assert (result.sampled, result.failed) == ([], {})
     assert program.events == [("copy", [(1, 2, 4)])]
     assert worker.num_requests == 0
 

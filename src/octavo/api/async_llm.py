@@ -167,10 +167,20 @@ class AsyncLLM:
         waiting = self._waiting.get(key)
         return None if waiting is None else f"{waiting.generation.request_id}{colon}{index}"
 
-    async def close(self) -> None:
-        """Stops the engine. Whoever still waits gets an EngineDeadError."""
-        await self._engine.close()
-        await asyncio.gather(*self._aborts, return_exceptions=True)
+    async def save_prefix_cache(self) -> int:
+        """Saves all blocks that can be found by what they hold to the folder of the configuration, in place of what was saved before, and
+        returns their number; no step runs meanwhile. Raises PrefixCacheError if that fails or there is no folder, EngineDeadError."""
+        return await self._engine.save_prefix_cache()
+
+    async def close(self, *, save: bool = True) -> None:
+        """Stops the engine. Whoever still waits gets an EngineDeadError. With a `prefix_cache_dir` and `save` the prefix cache is saved
+        first: PrefixCacheError says that this failed, and the engine is stopped all the same."""
+        try:
+            if save and self.info.saves_prefix_cache and self.is_alive:
+                await self.save_prefix_cache()
+        finally:
+            await self._engine.close()
+            await asyncio.gather(*self._aborts, return_exceptions=True)
 
     def _raise_failure(self, generation: Generation) -> None:
         if generation.error is not None:

@@ -35,7 +35,6 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "enforce_eager": (True, False),
     "enable_chunked_prefill": (None, True),
     "enable_lora": (False,),
-    "swap_space": (0,),
     "cpu_offload_gb": (0,),
     "tokenizer": (None,),
     "tokenizer_mode": ("auto",),
@@ -54,7 +53,10 @@ class LLM:
     `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it. `kv_cache_dtype` is
     what the cache rounds keys and values to: "float32", "bfloat16", "float16", "int8" (with a scale for each token and KV head), "fp8"
     (E4M3), or "auto", which is bfloat16 on the cpu backend and float32 on the reference backend.
-    `scheduling_policy` is "fcfs", first come, first served, or "priority".
+    With `prefix_cache_dir`, a folder, it begins with what an earlier one left there, and `close` leaves what it has.
+    `scheduling_policy` is "fcfs", first come, first served, or "priority". Requests that lose their blocks to others leave them in
+    `swap_space`, bytes or like "4GiB", where that takes less time than to compute them again; `preemption_mode` "swap" or "recompute"
+    always does the one or the other.
     `threads` 0 means one for each physical core that may be used. Where each gets a CPU and no cgroup's quota holds, threads are kept on
     their CPUs while they compute; `pin_threads` says otherwise. `seed` makes requests that bring no seed of their own repeatable from run
     to run; None makes them random. A number of numpy's is as good as one of Python's, and a path as good as its text.
@@ -75,9 +77,12 @@ class LLM:
         num_gpu_blocks_override: int | None = None,
         enable_prefix_caching: bool | None = None,
         kv_cache_dtype: str = "auto",
+        prefix_cache_dir: str | os.PathLike[str] | None = None,
+        swap_space: int | str = 0,
         max_num_batched_tokens: int | None = None,
         max_num_seqs: int | None = None,
         scheduling_policy: str = "fcfs",
+        preemption_mode: str = "auto",
         backend: str = "auto",
         threads: int = 0,
         pin_threads: bool | None = None,
@@ -99,10 +104,13 @@ class LLM:
                     kv_cache_memory=cast("int | None", kv_cache_memory_bytes),
                     num_blocks_override=num_gpu_blocks_override,
                     kv_cache_dtype=kv_cache_dtype,
+                    prefix_cache_dir=cast("str | None", prefix_cache_dir),
+                    swap_space=cast("int", swap_space),
                 ),
                 scheduler=SchedulerConfig(
                     **_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs),
                     scheduling_policy=scheduling_policy,
+                    preemption_mode=preemption_mode,
                 ),
                 backend=BackendConfig(backend, threads, pin_threads),
                 seed=seed,
@@ -172,6 +180,14 @@ class LLM:
                 raise RuntimeError("this LLM is closed")
             return self._core.reset_prefix_cache()
 
+    def save_prefix_cache(self) -> int:
+        """Saves all blocks that can be found by what they hold to `prefix_cache_dir`, in place of what was saved before, once no batch
+        runs; returns their number. Raises PrefixCacheError if that fails or no folder was given."""
+        with self._turns.take():
+            if self._closed:
+                raise RuntimeError("this LLM is closed")
+            return self._core.save_prefix_cache()
+
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
         return self._front.tokenizer
@@ -181,7 +197,8 @@ class LLM:
         return self._front.default_params()
 
     def close(self) -> None:
-        """Frees weights, cache and threads, once no batch runs. Calls after it raise RuntimeError."""
+        """Frees weights, cache and threads, once no batch runs. Calls after it raise RuntimeError. With a `prefix_cache_dir` the prefix
+        cache is saved first: PrefixCacheError says that this failed, and everything is freed all the same."""
         if self._turns.forked:
             # The threads are the parent's, and the memory is shared with it until it is written to.
             self._closed = True
@@ -189,7 +206,11 @@ class LLM:
         with self._turns.take():
             if not self._closed:
                 self._closed = True
-                self._core.close()
+                try:
+                    if self._core.info.saves_prefix_cache:
+                        self._core.save_prefix_cache()
+                finally:
+                    self._core.close()
 
     def __enter__(self) -> LLM:
         return self

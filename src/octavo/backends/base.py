@@ -70,6 +70,11 @@ class Program(Protocol):
         block destination, and clears the others there, so that nothing of another sequence is left in them."""
         ...
 
+    @property
+    def kv_layout(self) -> str:
+        """A name for the order of the bytes in `read_block`: another one whenever that changes."""
+        ...
+
     def read_block(self, block_id: int) -> bytes:
         """Keys and values of one block, all layers together: `kv_bytes_per_block` bytes, in an order of the backend's own."""
         ...

@@ -15,6 +15,7 @@ from octavo.config.engine import (
     BACKENDS,
     KV_CACHE_DTYPES,
     POLICIES,
+    PREEMPTION_MODES,
     BackendConfig,
     CacheConfig,
     EngineConfig,
@@ -94,6 +95,23 @@ EnablePrefixCaching = Annotated[
         panel=_CACHE,
     ),
 ]
+PrefixCacheDir = Annotated[
+    str | None,
+    Option(
+        metavar="DIR",
+        help="Folder that the prefix cache is saved to at the end, and taken from at the start. Default: it is not saved.",
+        panel=_CACHE,
+    ),
+]
+SwapSpace = Annotated[
+    int,
+    Option(
+        parser=size,
+        metavar="SIZE",
+        help="Memory for blocks of preempted requests beside the cache, like 4GiB; 0 computes them again.",
+        panel=_CACHE,
+    ),
+]
 MaxNumBatchedTokens = Annotated[int, Option(metavar="N", help="Tokens computed in one step, at most.", panel=_SCHEDULER)]
 MaxNumSeqs = Annotated[int, Option(metavar="N", help="Requests in one step, at most.", panel=_SCHEDULER)]
 SchedulingPolicy = Annotated[
@@ -101,6 +119,14 @@ SchedulingPolicy = Annotated[
     Option(
         metavar="|".join(POLICIES),
         help="Who is served first, and keeps its blocks longest: who came first, or whose priority is lowest.",
+        panel=_SCHEDULER,
+    ),
+]
+PreemptionMode = Annotated[
+    str,
+    Option(
+        metavar="|".join(PREEMPTION_MODES),
+        help="What becomes of a preempted request's blocks: swapped, computed again, or what is expected to take less time.",
         panel=_SCHEDULER,
     ),
 ]

@@ -11,6 +11,7 @@ BACKENDS = ("auto", "cpu", "reference")
 POLICIES = ("fcfs", "priority")
 KV_CACHE_ALIASES = {"fp8_e4m3": "fp8"}
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8", "fp8", *KV_CACHE_ALIASES)
+PREEMPTION_MODES = ("auto", "swap", "recompute")
 
 
 # What fits the messages between the processes, and more than any machine holds.
@@ -72,7 +73,9 @@ class CacheConfig:
     `kv_cache_memory` is in bytes, or text like "2GiB", and, when given, wins over `gpu_memory_utilization`, the share of this machine's (or
     cgroup's) memory that weights and cache may take together. `num_blocks_override` fixes the number of blocks itself. With
     `enable_prefix_caching` a request takes over what the cache still holds of its prompt from earlier ones. `kv_cache_dtype`, one of
-    KV_CACHE_DTYPES, is what keys and values are rounded to; "auto" leaves it to the backend.
+    KV_CACHE_DTYPES, is what keys and values are rounded to; "auto" leaves it to the backend. `prefix_cache_dir` is a folder,
+    given as a path too, that the engine begins with the blocks of, and saves them to. `swap_space` is the memory, in bytes or text like
+    "4GiB", for blocks of preempted requests beside the cache.
     """
 
     block_size: int = 16
@@ -81,9 +84,11 @@ class CacheConfig:
     num_blocks_override: int | None = None
     enable_prefix_caching: bool = True
     kv_cache_dtype: str = "auto"
+    prefix_cache_dir: str | None = None
+    swap_space: int = 0
 
     def __post_init__(self) -> None:
-        settle(self, sizes=("kv_cache_memory",))
+        settle(self, paths=("prefix_cache_dir",), sizes=("kv_cache_memory", "swap_space"))
         known, dtype = KV_CACHE_DTYPES, self.kv_cache_dtype
         require(dtype in known, "kv_cache_dtype", f"must be one of {', '.join(known)}, not {dtype!r}")
         size = self.block_size
@@ -93,19 +98,29 @@ class CacheConfig:
         memory = self.kv_cache_memory
         require(memory is None or 0 < memory <= LARGEST, "kv_cache_memory", f"must be over 0 and at most {LARGEST} bytes")
         require_count("num_blocks_override", self.num_blocks_override)
+        require(0 <= self.swap_space <= LARGEST, "swap_space", f"must be from 0 to {LARGEST} bytes")
+        folder = self.prefix_cache_dir
+        require(folder != "", "prefix_cache_dir", "is empty")
+        require(is_unicode(folder or "") and "\0" not in (folder or ""), "prefix_cache_dir", "is not valid UTF-8 without zeros")
+        require(folder is None or self.enable_prefix_caching, "prefix_cache_dir", "there is nothing to save with enable_prefix_caching off")
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Limits of one step: `max_num_batched_tokens` tokens computed, for at most `max_num_seqs` requests. `scheduling_policy` is "fcfs"
-    (first come, first served) or "priority" (the lowest `priority` of a request first)."""
+    (first come, first served) or "priority" (the lowest `priority` of a request first). `preemption_mode` says what becomes of the blocks
+    of a preempted request: "swap" leaves them in swap space as far as that reaches, "recompute" computes their tokens again, and "auto" is
+    the one of both that is expected to take less time."""
 
     max_num_batched_tokens: int = 512
     max_num_seqs: int = 64
     scheduling_policy: str = "fcfs"
+    preemption_mode: str = "auto"
 
     def __post_init__(self) -> None:
         settle(self)
+        mode = self.preemption_mode
+        require(mode in PREEMPTION_MODES, "preemption_mode", f"must be one of {', '.join(PREEMPTION_MODES)}, not {mode!r}")
         policy = self.scheduling_policy
         require(policy in POLICIES, "scheduling_policy", f"must be one of {', '.join(POLICIES)}, not {policy!r}")
         for name in ("max_num_batched_tokens", "max_num_seqs"):
@@ -140,4 +155,6 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         settle(self)
+        swaps = self.scheduler.preemption_mode == "swap"
+        require(not swaps or self.cache.swap_space > 0, "preemption_mode", '"swap" needs a swap_space to swap to')
         require(self.seed is None or -LARGEST - 1 <= self.seed <= LARGEST, "seed", f"must be from {-LARGEST - 1} to {LARGEST}")

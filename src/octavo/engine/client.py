@@ -18,8 +18,22 @@ import zmq
 import zmq.asyncio
 
 from octavo.config.engine import EngineConfig
-from octavo.engine.messages import Abort, Add, Answer, Batch, Failed, FromEngine, ReadBlocks, Ready, ResetPrefixCache, Start, Stop, ToEngine
-from octavo.protocol.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError
+from octavo.engine.messages import (
+    Abort,
+    Add,
+    Answer,
+    Batch,
+    Failed,
+    FromEngine,
+    ReadBlocks,
+    Ready,
+    ResetPrefixCache,
+    SavePrefixCache,
+    Start,
+    Stop,
+    ToEngine,
+)
+from octavo.protocol.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError, PrefixCacheError
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineRequest, EngineStats
 
 OnBatch = Callable[[list[EngineOutput], EngineStats], None]
@@ -110,6 +124,11 @@ class EngineClient:
     async def blocks(self, offset: int, limit: int) -> BlocksPage:
         """What the engine knows of `limit` blocks of its KV cache from `offset` on. Raises EngineDeadError."""
         return msgspec.convert(await self._call(lambda call: ReadBlocks(call, offset, limit)), BlocksPage)
+
+    async def save_prefix_cache(self) -> int:
+        """Makes the engine save what blocks hold, which no step runs beside; returns how many were saved. Raises PrefixCacheError if that
+        failed, EngineDeadError."""
+        return int(await self._call(SavePrefixCache))
 
     async def _call(self, message: Callable[[int], ToEngine]) -> Any:
         """Sends the message made for a new number and waits for its Answer. Raises EngineDeadError if that can't come any more."""
@@ -216,7 +235,10 @@ class EngineClient:
                 elif isinstance(message, Answer):
                     answer = self._answers.get(message.call)
                     if answer is not None and not answer.done():
-                        answer.set_result(message.value)
+                        if message.error is None:
+                            answer.set_result(message.value)
+                        else:
+                            answer.set_exception(PrefixCacheError(message.error))
                 elif isinstance(message, Failed):
                     self._die(f"the engine stopped: {message.message}")
                     return

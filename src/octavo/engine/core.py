@@ -8,12 +8,14 @@ from collections.abc import Callable
 from octavo._version import __version__
 from octavo.config.engine import EngineConfig
 from octavo.engine.pool_size import size_pool, window_of
+from octavo.engine.prefix_folder import PrefixFolder
+from octavo.engine.saved_prefixes import SavedPrefixes, identity_of
 from octavo.executors.executor import Executor
 from octavo.executors.in_process import InProcessExecutor
 from octavo.kvcache.block_hash import CacheScope
 from octavo.kvcache.manager import KVCacheManager
 from octavo.loading.progress import Progress
-from octavo.protocol.errors import ConfigError
+from octavo.protocol.errors import ConfigError, PrefixCacheError
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.scheduler import Scheduler
 from octavo.utils.machine import available_memory, total_memory
@@ -22,10 +24,11 @@ from octavo.utils.machine import available_memory, total_memory
 class EngineCore:
     """Token ids in, token ids out. Not safe for use from several threads. `lost` are the requests that the last broken step ended."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, info: EngineInfo) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, info: EngineInfo, prefixes: SavedPrefixes | None = None) -> None:
         self.info = info
         self._scheduler = scheduler
         self._executor = executor
+        self._prefixes = prefixes
         self.lost: list[str] = []
 
     @property
@@ -57,6 +60,13 @@ class EngineCore:
         """A part of the pool. See Scheduler.blocks."""
         return self._scheduler.blocks(offset, limit)
 
+    def save_prefix_cache(self) -> int:
+        """Saves all blocks that can be found to the folder that the engine was started with, and returns their number. Raises
+        PrefixCacheError if that fails, or there is no folder."""
+        if self._prefixes is None:
+            raise PrefixCacheError("the engine was started without a folder for the prefix cache")
+        return self._prefixes.save()
+
     def step(self) -> list[EngineOutput]:
         """Computes one step and says what came of it. An error on the way ends every request of the step (`lost`); the engine can go on."""
         plan = self._scheduler.schedule()
@@ -72,8 +82,10 @@ class EngineCore:
         return self._scheduler.stats()
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Ends the workers. Nothing is saved."""
         self._executor.close()
+        if self._prefixes is not None:
+            self._prefixes.close()
 
 
 def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], None]) -> EngineCore:
@@ -82,6 +94,8 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
     Raises ModelLoadError or ConfigError; what was taken by then is given back.
     """
     started = time.monotonic()
+    # Before the model, which may take long to load.
+    folder = None if config.cache.prefix_cache_dir is None else PrefixFolder(config.cache.prefix_cache_dir)
     executor = InProcessExecutor(config, progress)
     try:
         model = executor.load()
@@ -90,21 +104,34 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
             raise ConfigError(
                 f"max_model_len: {wanted} is more than the model's own limit of {model.max_model_len} tokens", param="max_model_len"
             )
+        window = window_of(config, model)
+        if folder is not None and window is not None:
+            raise ConfigError(
+                f"prefix_cache_dir: this model's layers see windows of {window.size} tokens, and blocks of such a model can't be saved",
+                param="prefix_cache_dir",
+            )
         pool = size_pool(config, model, total_memory(), available_memory())
-        executor.allocate(pool.num_blocks)
+        executor.allocate(pool.num_blocks, pool.num_swap_blocks)
+        cache = KVCacheManager(
+            pool.num_blocks,
+            config.cache.block_size,
+            num_swap_blocks=pool.num_swap_blocks,
+            prefix_caching=config.cache.enable_prefix_caching,
+            scope=CacheScope(model.digest, model.kv_cache_dtype),
+            window=window,
+        )
+        prefixes = None
+        if folder is not None:
+            prefixes = SavedPrefixes(folder, identity_of(model, config.cache.block_size), cache, executor, say)
+            prefixes.restore()
     except BaseException:
         executor.close()
+        if folder is not None:
+            folder.close()
         raise
     for note in model.notes:
         say(note)
     say(f"{pool.explanation}; ready in {time.monotonic() - started:.1f} s on the {model.backend} backend, {model.threads}")
-    cache = KVCacheManager(
-        pool.num_blocks,
-        config.cache.block_size,
-        prefix_caching=config.cache.enable_prefix_caching,
-        scope=CacheScope(model.digest, model.kv_cache_dtype),
-        window=window_of(config, model),
-    )
     scheduler = Scheduler(config.scheduler, cache, max_model_len=pool.max_model_len, vocab_size=model.vocab_size)
     info = EngineInfo(
         model=config.model.model,
@@ -120,5 +147,6 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         enable_prefix_caching=config.cache.enable_prefix_caching,
         kv_cache_dtype=model.kv_cache_dtype,
         sliding_window=model.window,
+        saves_prefix_cache=prefixes is not None,
     )
-    return EngineCore(scheduler, executor, info)
+    return EngineCore(scheduler, executor, info, prefixes)

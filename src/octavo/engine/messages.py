@@ -45,6 +45,12 @@ class ReadBlocks(msgspec.Struct, tag="read_blocks"):
     limit: int
 
 
+class SavePrefixCache(msgspec.Struct, tag="save_prefix_cache"):
+    """Save what blocks hold. The Answer is how many were saved."""
+
+    call: int
+
+
 class Stop(msgspec.Struct, tag="stop"):
     """End now; whatever runs is dropped."""
 
@@ -63,10 +69,11 @@ class Batch(msgspec.Struct, tag="batch"):
 
 
 class Answer(msgspec.Struct, tag="answer"):
-    """What came of the message that had the same `call` number."""
+    """What came of the message that had the same `call` number; `error` is why it could not be done."""
 
     call: int
     value: Any
+    error: str | None = None
 
 
 class Failed(msgspec.Struct, tag="failed"):
@@ -77,5 +84,5 @@ class Failed(msgspec.Struct, tag="failed"):
     param: str | None = None
 
 
-ToEngine = Add | Abort | ResetPrefixCache | ReadBlocks | Stop
+ToEngine = Add | Abort | ResetPrefixCache | SavePrefixCache | ReadBlocks | Stop
 FromEngine = Ready | Batch | Answer | Failed

@@ -14,11 +14,12 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """The pool, the longest request that it is promised to hold (tokens), and the one line that says why."""
+    """The pool, the longest request that it is promised to hold (tokens), the one line that says why, and the blocks of swap space."""
 
     num_blocks: int
     max_model_len: int
     explanation: str
+    num_swap_blocks: int = 0
 
 
 def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, available_memory: int) -> PoolSize:
@@ -26,9 +27,12 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
 
     The budget is `kv_cache_memory` where it is given, else what `gpu_memory_utilization` of all memory leaves beside the weights, within
     what is available now. More than `max_num_seqs` requests of full length can never be in use, so no more is taken. A `max_model_len`
-    that the user asked for must fit (ConfigError); the model's own limit is lowered to what fits.
+    that the user asked for must fit (ConfigError); the model's own limit is lowered to what fits. Swap space comes out of what is
+    available.
     """
     size, window = config.cache.block_size, window_of(config, model)
+    swap_blocks = swap_blocks_of(config, model, available_memory)
+    available_memory -= config.cache.swap_space
     wanted = config.model.max_model_len or model.max_model_len
     most = config.scheduler.max_num_seqs * _blocks_a_request(wanted, size, window)
     param = "kv_cache_memory" if config.cache.kv_cache_memory is not None else "gpu_memory_utilization"
@@ -77,12 +81,38 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
     )
     if window is not None and window.size < longest:
         explanation += f", each with the {window.size} tokens of its window"
-    return PoolSize(blocks, longest, explanation)
+    if swap_blocks:
+        explanation += f"; swap space: {swap_blocks:,} blocks, {_amount(swap_blocks * model.kv_bytes_per_block)}"
+    return PoolSize(blocks, longest, explanation, swap_blocks)
+
+
+def swap_blocks_of(config: EngineConfig, model: LoadedModel, available_memory: int) -> int:
+    """Blocks that the swap space holds. Raises ConfigError if it can't hold one, or the memory can't hold it."""
+    space = config.cache.swap_space
+    if space and window_of(config, model) is not None:
+        raise ConfigError(
+            f"swap_space: this model's layers see windows of {model.window} tokens; what a preempted request has of its window is always "
+            "computed again, never swapped",
+            param="swap_space",
+        )
+    if space > available_memory:
+        raise ConfigError(
+            f"swap_space: {_amount(space)} was asked for, but only {_amount(available_memory)} of memory is available", param="swap_space"
+        )
+    if 0 < space < model.kv_bytes_per_block:
+        raise ConfigError(
+            f"swap_space: {_amount(space)} holds no block of {config.cache.block_size} tokens, which takes "
+            f"{model.kv_bytes_per_block:,} bytes; write it like 4GiB",
+            param="swap_space",
+        )
+    return space // model.kv_bytes_per_block
 
 
 def window_of(config: EngineConfig, model: LoadedModel) -> Window | None:
-    """The model's window under this configuration; None where some layer sees everything."""
-    return None if model.window is None else Window(model.window, config.scheduler.max_num_batched_tokens)
+    """The model's window under this configuration; None where some layer sees everything that a request can hold."""
+    if model.window is None or model.window >= (config.model.max_model_len or model.max_model_len):
+        return None
+    return Window(model.window, config.scheduler.max_num_batched_tokens)
 
 
 def _blocks_a_request(num_tokens: int, block_size: int, window: Window | None) -> int:

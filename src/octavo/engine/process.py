@@ -18,9 +18,22 @@ import msgspec
 import zmq
 
 from octavo.engine.core import EngineCore, build_core
-from octavo.engine.messages import Abort, Add, Answer, Batch, Failed, FromEngine, ReadBlocks, Ready, ResetPrefixCache, Start, ToEngine
+from octavo.engine.messages import (
+    Abort,
+    Add,
+    Answer,
+    Batch,
+    Failed,
+    FromEngine,
+    ReadBlocks,
+    Ready,
+    ResetPrefixCache,
+    SavePrefixCache,
+    Start,
+    ToEngine,
+)
 from octavo.loading.progress import progress_for
-from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadError
+from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadError, PrefixCacheError
 from octavo.protocol.wire import EngineOutput
 
 LINGER_MS = 2000
@@ -75,11 +88,19 @@ class EngineLoop:
                 self._send(Answer(message.call, done))
             elif isinstance(message, ReadBlocks):
                 self._send(Answer(message.call, self._core.blocks(message.offset, message.limit)))
+            elif isinstance(message, SavePrefixCache):
+                self._send(self._save_prefix_cache(message.call))
             else:
                 return False
         if refused:
             self._send(Batch(refused, self._core.stats()))
         return True
+
+    def _save_prefix_cache(self, call: int) -> Answer:
+        try:
+            return Answer(call, self._core.save_prefix_cache())
+        except PrefixCacheError as error:
+            return Answer(call, None, error.message)
 
     def _send(self, message: FromEngine) -> None:
         self._socket.send(self._encoder.encode(message))

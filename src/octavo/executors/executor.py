@@ -12,7 +12,8 @@ from octavo.protocol.plan import StepPlan, StepResult
 class LoadedModel:
     """What is known once the weights are in memory and before the cache is: sizes in bytes, the model's own limit in tokens, how many
     `threads` compute and where, and what the user should be told. `digest` tells its keys and values from those of any other model, or
-    of other arithmetic; it is empty where nobody asks. `window` is how many tokens back any of its layers sees, None for all."""
+    of other arithmetic; it is empty where nobody asks. `window` is how many tokens back any of its layers sees, None for all. `arithmetic`
+    names what the last bits of a result depend on besides the model, and `kv_layout` the order of the bytes of a block."""
 
     architecture: str
     backend: str
@@ -22,6 +23,8 @@ class LoadedModel:
     kv_bytes_per_block: int
     kv_cache_dtype: str
     digest: str = ""
+    arithmetic: str = ""
+    kv_layout: str = ""
     threads: str = ""
     window: int | None = None
     notes: tuple[str, ...] = ()
@@ -34,12 +37,20 @@ class Executor(Protocol):
         """Reads and packs the weights."""
         ...
 
-    def allocate(self, num_blocks: int) -> None:
-        """Makes the KV cache."""
+    def allocate(self, num_blocks: int, num_swap_blocks: int = 0) -> None:
+        """Makes the KV cache, and swap space in the host's memory."""
         ...
 
     def run(self, plan: StepPlan) -> StepResult:
         """Runs one step on every worker."""
+        ...
+
+    def read_block(self, block_id: int) -> bytes:
+        """What a block of the KV cache holds: `kv_bytes_per_block` bytes."""
+        ...
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Puts what `read_block` gave, of the same model, arithmetic and layout, into a block."""
         ...
 
     def close(self) -> None:

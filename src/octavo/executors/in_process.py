@@ -66,20 +66,33 @@ class InProcessExecutor:
             kv_cache_dtype=program.kv_cache_dtype,
             digest=digest,
             window=widest_window(model.graph.cache_layers),
+            arithmetic=arithmetic_of(backend),
+            kv_layout=program.kv_layout,
             notes=(*backend_notes(self._config.backend), *cores.notes, *program.notes),
         )
 
-    def allocate(self, num_blocks: int) -> None:
-        """Makes the KV cache and the worker around it."""
+    def allocate(self, num_blocks: int, num_swap_blocks: int = 0) -> None:
+        """Makes the KV cache, swap space, and the worker around them."""
         if self._program is None:
             raise RuntimeError("allocate before load")
-        self._worker = Worker(self._program, self._vocab_size, num_blocks, self._config.cache.block_size)
+        self._worker = Worker(self._program, self._vocab_size, num_blocks, self._config.cache.block_size, num_swap_blocks)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Runs one step."""
+        return self._allocated().run(plan)
+
+    def read_block(self, block_id: int) -> bytes:
+        """What a block of the KV cache holds."""
+        return self._allocated().read_block(block_id)
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Puts what `read_block` gave into a block."""
+        self._allocated().write_block(block_id, content)
+
+    def _allocated(self) -> Worker:
         if self._worker is None:
-            raise RuntimeError("run before allocate")
-        return self._worker.run(plan)
+            raise RuntimeError("there is no KV cache before allocate, nor after close")
+        return self._worker
 
     def close(self) -> None:
         """Frees weights, cache and cores."""

@@ -15,6 +15,7 @@ from hashlib import blake2b
 import msgspec
 
 DIGEST_BYTES = 16
+SALT_DIGEST_BYTES = 32
 
 # (digest of the parent, contents of the block) → digest of the block.
 BlockHash = Callable[[bytes, bytes], bytes]
@@ -25,13 +26,18 @@ def hash_block(parent: bytes, contents: bytes) -> bytes:
     return blake2b(parent + contents, digest_size=DIGEST_BYTES).digest()
 
 
+def salt_digest(salt: str) -> str:
+    """What stands for a request's `cache_salt`, so that the salt itself is kept nowhere: BLAKE2b of its text, in hexadecimal."""
+    return blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=SALT_DIGEST_BYTES, person=b"octavo salt").hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class CacheScope:
     """What must be equal, besides the tokens, for two sequences to share a block.
 
     `model` identifies the weights and the arithmetic that they run in, `kv_dtype` the type of the cached keys and values, `adapter` the
-    changes to the weights that the request asked for. `salt` is the request's `cache_salt`: text that keeps its blocks from everyone who
-    does not send the same.
+    changes to the weights that the request asked for. `salt` is the `salt_digest` of the request's `cache_salt`: text that keeps its blocks
+    from everyone who does not send the same.
     """
 
     model: str = ""

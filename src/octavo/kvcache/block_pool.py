@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 
 
 class BlockPoolError(RuntimeError):
@@ -38,6 +39,13 @@ class BlockPool:
     def num_used(self) -> int:
         """Blocks with at least one reference."""
         return self.num_blocks - self.num_free
+
+    def free_blocks(self) -> Iterator[int]:
+        """The free blocks, the last to be taken first."""
+        block_id = self._previous[self.num_blocks]
+        while block_id != self.num_blocks:
+            yield block_id
+            block_id = self._previous[block_id]
 
     def reference_count(self, block_id: int) -> int:
         """How many references hold the block; 0 means free."""

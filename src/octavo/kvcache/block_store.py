@@ -5,10 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
-from octavo.kvcache.block_hash import BlockKeys
+from octavo.kvcache.block_hash import BlockKeys, CacheScope
 from octavo.kvcache.block_pool import BlockPool, BlockPoolError
 from octavo.kvcache.in_flight import InFlight
-from octavo.kvcache.prefix_index import PrefixIndex
+from octavo.kvcache.prefix_index import CachedBlock, PrefixIndex
+from octavo.kvcache.swap_space import SwapSpace
 from octavo.protocol.wire import BlockState
 
 NEVER = -1.0
@@ -31,10 +32,11 @@ class BlockStore:
     Who holds a block is known by name, `owner`. `now` is the time, in seconds, of whatever happens next; its owner sets it each step.
     """
 
-    def __init__(self, num_blocks: int, *, sliding: bool = False) -> None:
+    def __init__(self, num_blocks: int, num_swap_slots: int = 0, *, sliding: bool = False) -> None:
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex(sliding=sliding)
         self.in_flight = InFlight()
+        self.swap = SwapSpace(num_swap_slots)
         self.num_evicted = 0
         self.num_cached_free = 0
         self.now = 0.0
@@ -61,6 +63,11 @@ class BlockStore:
         """Blocks that can be found, whether somebody holds them or not."""
         return len(self._index)
 
+    @property
+    def changes(self) -> int:
+        """Grows with every block that begins or ceases to be found."""
+        return self._index.changes
+
     def take(self, count: int, owner: str = "") -> list[int]:
         """`count` blocks for new contents, each held once. What they held is gone with this call, and here alone. O(count).
         Raises BlockPoolError if fewer are free."""
@@ -71,14 +78,18 @@ class BlockStore:
             if self._index.remove(block_id) is not None:
                 self.num_evicted += 1
                 self.num_cached_free -= 1
+        if self.swap.has_twins:
+            for block_id in taken:
+                self.swap.forget(block_id)
         return taken
 
     def hold(self, block_id: int, owner: str = "") -> None:
-        """One more reference to a block that somebody holds or that can be found. O(holders)."""
+        """One more reference to a block that somebody holds, that can be found, or that is the twin of a swap slot. O(holders)."""
         if self._pool.reference_count(block_id) == 0:
-            if self._index.get(block_id) is None:
+            if self._index.get(block_id) is not None:
+                self.num_cached_free -= 1
+            elif self.swap.slot_of(block_id) is None:
                 raise BlockPoolError(f"block {block_id} is free and holds nothing that is known")
-            self.num_cached_free -= 1
         self._pool.share(block_id)
         self._owners[block_id] += (owner,)
 
@@ -137,9 +148,24 @@ class BlockStore:
             found.append(parent.block_id)
         return found
 
+    def cached(self) -> list[CachedBlock]:
+        """What can be found, each block after its parent: those that somebody holds, then the others, the last to be reused first.
+        O(cached blocks)."""
+        found = [cached for cached in self._index if self._pool.reference_count(cached.block_id)]
+        for block_id in self._pool.free_blocks():
+            cached = self._index.get(block_id)
+            if cached is None:
+                break
+            found.append(cached)
+        return found
+
+    def restore(self, block_id: int, digest: bytes, contents: bytes, scope: CacheScope, parent: CachedBlock | None) -> CachedBlock | None:
+        """Makes a block findable whose sequence is not at hand, as `register` does."""
+        return self._index.put(block_id, digest, contents, scope, parent)
+
     def reset(self) -> bool:
-        """Forgets what all blocks hold; False, with nothing done, if any is in use."""
-        if self.num_used:
+        """Forgets what all blocks hold; False, with nothing done, if any is in use, in the cache or in swap space."""
+        if self.num_used or self.swap.num_used:
             return False
         self._index.clear()
         self.num_cached_free = 0

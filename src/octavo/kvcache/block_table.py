@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from octavo.kvcache.block_hash import BlockKeys
 from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.prefix_index import NULL_BLOCK
+from octavo.kvcache.swap_space import Swapped
 from octavo.kvcache.window import Window
 
 
@@ -88,14 +89,14 @@ class BlockTable:
         most = blocks_for(num_tokens, self.block_size) - num_dropped
         return most if self._window is None else min(most, self._window.most_blocks(self.block_size), self._store.num_blocks)
 
-    def blocks_needed(self, prefix: Prefix, num_tokens: int) -> int:
-        """Free blocks that the sequence, whose table is empty, takes for its first `num_tokens` tokens if it begins with `prefix`. What
-        others hold of that costs nothing, unless the sequence goes on inside of a block and has to copy it; what nobody holds leaves the
-        free blocks, too."""
+    def blocks_needed(self, prefix: Prefix, num_tokens: int, swapped: Swapped | None = None) -> int:
+        """Free blocks that the sequence, whose table is empty, takes for its first `num_tokens` tokens if it begins with `prefix` and goes
+        on with what was `swapped`. What others hold of that costs nothing, unless the sequence goes on inside of a block and has to copy
+        it; what nobody holds leaves the free blocks, too."""
         copies = prefix.num_tokens % self.block_size > 0 and num_tokens > prefix.num_tokens
-        held = prefix.held
-        most = self._most_held(len(prefix.block_ids) - len(held), num_tokens)
-        return most - len(held) + self._store.count_free(held) + copies
+        num_dropped = len(prefix.block_ids) - len(prefix.held)
+        held = prefix.held if swapped is None else prefix.held + self.twins(prefix, swapped)
+        return self._most_held(num_dropped, num_tokens) - len(held) + self._store.count_free(held) + copies
 
     def blocks_to_come(self, written: int, num_tokens: int, most_tokens: int) -> int:
         """Free blocks that the table still has to take for the first `num_tokens` tokens, of which `written` are in the cache, and one more
@@ -170,6 +171,10 @@ class BlockTable:
         if missing + len(shared) > store.num_free:
             return None
         taken = store.take(missing + len(shared), self.owner)
+        if store.swap.has_twins:
+            for place in kept:
+                if place not in shared:
+                    store.swap.forget(ids[place])
         grant = Grant(new_block_ids=taken[len(shared) :])
         for place, copy in zip(shared, taken, strict=False):
             held = written - place * size
@@ -224,6 +229,70 @@ class BlockTable:
             self.block_ids[place] = NULL_BLOCK
         self.num_dropped += len(dropped)
         return dropped
+
+    def to_swap(self, num_tokens: int) -> tuple[int, int]:
+        """What it would take to do without the blocks of the first `num_tokens` tokens, which are in the cache: the blocks to copy to swap
+        space, and the tokens to compute again without it. Of tables without a window, as all that has to do with swap space. Blocks that are there already aren't copied, and those that others hold and that
+        can be found needn't be computed. O(blocks)."""
+        ids, size, store = self.block_ids[: blocks_for(num_tokens, self.block_size)], self.block_size, self._store
+        full = num_tokens // size
+        copies = sum(place >= full or store.swap.slot_of(block_id) is None for place, block_id in enumerate(ids))
+        found = 0
+        while found < min(self.num_registered, full) and store.is_shared(ids[found]):
+            found += 1
+        return copies, num_tokens - found * size
+
+    def swap_out(self, num_tokens: int) -> tuple[Swapped, list[tuple[int, int]]] | None:
+        """Takes slots in swap space for the blocks of the first `num_tokens` tokens, which are in the cache; the second value are the
+        copies to make, (block, slot), before anything is written. Blocks that sequences share have one slot. The table stays as it is.
+        None, with nothing changed, if swap space is too small. O(blocks)."""
+        size, swap = self.block_size, self._store.swap
+        ids, full = self.block_ids[: blocks_for(num_tokens, size)], num_tokens // size
+        twins = [swap.slot_of(block_id) if place < full else None for place, block_id in enumerate(ids)]
+        if twins.count(None) > swap.num_free:
+            return None
+        slots, copies = [], []
+        for place, (block_id, slot) in enumerate(zip(ids, twins, strict=True)):
+            if slot is not None:
+                swap.hold(slot)
+                slots.append(slot)
+                continue
+            slots.append(swap.take())
+            copies.append((block_id, slots[-1]))
+            # What is written to a block that is not full yet is not in the slot.
+            if place < full:
+                swap.pair(block_id, slots[-1])
+        return Swapped(slots, num_tokens), copies
+
+    def twins(self, prefix: Prefix, swapped: Swapped) -> list[int]:
+        """Blocks that hold, after `prefix`, what `swapped` does."""
+        found = (self._store.swap.block_of(slot) for slot in swapped.slots[len(prefix.block_ids) :])
+        return [block_id for block_id in found if block_id is not None]
+
+    def swap_in(self, prefix: Prefix, swapped: Swapped) -> list[tuple[int, int]]:
+        """Begins the table, which is empty, with the full blocks of `prefix`, which are there, and the rest of what was swapped; gives its
+        slots back. Returns the copies to make, (slot, block), before anything is computed. Raises BlockPoolError if too few blocks are
+        free. O(blocks)."""
+        store, swap, full = self._store, self._store.swap, swapped.num_tokens // self.block_size
+        self.adopt(prefix)
+        first = len(prefix.block_ids)
+        rest = swapped.slots[first:]
+        found = [swap.block_of(slot) for slot in rest]
+        for block_id in found:
+            if block_id is not None:
+                store.hold(block_id, self.owner)
+        taken = iter(store.take(found.count(None), self.owner))
+        copies = []
+        for place, (slot, twin) in enumerate(zip(rest, found, strict=True), first):
+            block_id = next(taken) if twin is None else twin
+            self.block_ids.append(block_id)
+            if twin is None:
+                copies.append((slot, block_id))
+                if place < full:
+                    swap.pair(block_id, slot)
+        for slot in swapped.slots:
+            swap.release(slot)
+        return copies
 
     def fork(self, num_tokens: int, token_ids: list[int] | None = None, *, owner: str = "") -> BlockTable:
         """A table that shares the blocks of the first `num_tokens` tokens, for a sequence that begins with the same ones. `token_ids` is

@@ -8,6 +8,7 @@ OctavoError
 ├── ModelLoadError                          a checkpoint that can't be used: the message names the file, and the tensor if one is at fault
 │   └── UnsupportedModelError               a sound checkpoint that this version has no code for
 ├── ConfigError (also ValueError)           a flag or constructor argument that can't hold
+├── PrefixCacheError                        the prefix cache could not be saved
 ├── EngineDeadError                         the engine stopped; HTTP 503
 └── OverloadedError                         a queue limit; HTTP 503
 """
@@ -65,6 +66,10 @@ class UnsupportedModelError(ModelLoadError):
 
 class ConfigError(OctavoError, ValueError):
     """A flag or constructor argument that can't hold. `param` names it."""
+
+
+class PrefixCacheError(OctavoError):
+    """The prefix cache could not be saved. The message is one sentence that names the folder; what was saved before is still there."""
 
 
 class EngineDeadError(OctavoError):

@@ -45,14 +45,17 @@ class ScheduledRequest(msgspec.Struct, array_like=True):
 class StepPlan(msgspec.Struct, array_like=True):
     """One step. `removed` (finished, aborted or preempted requests) are forgotten by the worker before anything else.
 
-    `copies` are (source, destination, num_tokens), made in their order before anything is computed: the first `num_tokens` slots of block
-    `source` go to block `destination`, whose other slots are cleared.
+    Before anything is computed blocks are copied, in this order: `swaps_out`, (block, slot), to a slot of swap space; `copies`, (source,
+    destination, num_tokens), the first `num_tokens` slots of block `source` to block `destination`, whose other slots are cleared; and
+    `swaps_in`, (slot, block), from swap space. So a block that the plan takes from one request may be given to another by any of them.
     """
 
     removed: list[str] = []
     new: list[NewRequest] = []
     scheduled: list[ScheduledRequest] = []
     copies: list[tuple[int, int, int]] = []
+    swaps_out: list[tuple[int, int]] = []
+    swaps_in: list[tuple[int, int]] = []
 
     @property
     def num_tokens(self) -> int:
@@ -69,7 +72,10 @@ class SampledToken(msgspec.Struct, array_like=True):
 
 
 class StepResult(msgspec.Struct, array_like=True):
-    """What a worker says of one step. A request in `failed` (id → reason) got no token and can't go on; the others are unharmed."""
+    """What a worker says of one step. A request in `failed` (id → reason) got no token and can't go on; the others are unharmed.
+    `swap_seconds` is how long swapping took, and `step_seconds` all the rest."""
 
     sampled: list[SampledToken] = []
     failed: dict[str, str] = {}
+    swap_seconds: float = 0.0
+    step_seconds: float = 0.0

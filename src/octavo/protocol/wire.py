@@ -59,7 +59,9 @@ class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
     slots of blocks in use that hold a token. These, like `running`, `waiting` and `step_tokens`, are of this moment. Sums: `preemptions`;
     `blocks_evicted`, found no more because their space was needed; `blocks_copied`, because a request wrote to a shared one;
     `prefix_cache_queries`, prompt tokens looked up, and `prefix_cache_hits`, those of them that needn't be computed, both when a request
-    is first scheduled; `prompt_tokens_computed`, prompt tokens that steps computed, again after a preemption too.
+    is first scheduled; `prompt_tokens_computed`, prompt tokens that steps computed, again after a preemption too; `blocks_swapped_out` and
+    `blocks_swapped_in`, copied to swap space and from there. `swapped` of the `waiting` have their tokens in `swap_blocks_used` of the
+    `swap_blocks_total` blocks of swap space.
     """
 
     running: int = 0
@@ -75,6 +77,11 @@ class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     prompt_tokens_computed: int = 0
+    swapped: int = 0
+    swap_blocks_total: int = 0
+    swap_blocks_used: int = 0
+    blocks_swapped_out: int = 0
+    blocks_swapped_in: int = 0
 
 
 class BlockState(msgspec.Struct, array_like=True):
@@ -97,7 +104,8 @@ class BlocksPage(msgspec.Struct, array_like=True):
 
 
 class EngineInfo(msgspec.Struct, omit_defaults=True):
-    """What a ready engine says of itself. `sliding_window` is how many tokens of a sequence the KV cache keeps, None for all."""
+    """What a ready engine says of itself. `sliding_window` is how many tokens of a sequence the KV cache keeps, None for all. With
+    `saves_prefix_cache` it has a folder to save its prefix cache to."""
 
     model: str
     architecture: str
@@ -112,3 +120,4 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     enable_prefix_caching: bool = False
     kv_cache_dtype: str = ""
     sliding_window: int | None = None
+    saves_prefix_cache: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.swap_space import Swapped
 from octavo.protocol.plan import NewRequest
 from octavo.protocol.wire import EngineRequest
 
@@ -23,10 +24,10 @@ class Request:
     `num_in_cache` tokens have keys and values in the cache: those computed, and those that were found there when the request was admitted.
     At most one of these is still to be computed: the last one known, which gives the next. `num_cached_tokens` is how many prompt tokens
     the first admission found computed already. `replaced` are blocks of the table, as (place, block id), that the worker has not been
-    told of. `max_known` is the number of known tokens at which generation ends with "length". `arrival_time` (the front end's) and
-    `first_scheduled_time` (the scheduler's clock) are in seconds. `held_by_worker` says that a plan has introduced the request and
-    none has removed it since. `number` counts the requests in the order in which they came; `favoured` ones have been overtaken often
-    enough.
+    told of. `swapped` is where tokens of a waiting request lie in swap space, if any do. `max_known` is the number of known tokens at which
+    generation ends with "length". `arrival_time` (the front end's) and `first_scheduled_time` (the scheduler's clock) are in seconds.
+    `held_by_worker` says that a plan has introduced the request and none has removed it since. `number` counts the requests in the order
+    in which they came; `favoured` ones have been overtaken often enough.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class Request:
         "sampling",
         "status",
         "stop_token_ids",
+        "swapped",
         "table",
         "token_ids",
         "worker_eos_token_ids",
@@ -76,6 +78,7 @@ class Request:
         self.num_cached_tokens = 0
         self.table = cache.new_table(self.token_ids, salt=request.cache_salt, owner=request.request_id)
         self.replaced: list[tuple[int, int]] = []
+        self.swapped: Swapped | None = None
         self.status = RequestStatus.WAITING
         self.num_preemptions = 0
         self.arrival_time = request.arrival_time

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.block_table import BlockTable, Prefix
+from octavo.kvcache.swap_space import Swapped
 from octavo.scheduling.request import Request
 
 
-def blocks_needed(request: Request, prefix: Prefix) -> int:
-    """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix`."""
-    return request.table.blocks_needed(prefix, request.num_known)
+def blocks_needed(request: Request, prefix: Prefix, swapped: Swapped | None) -> int:
+    """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix` and goes on with what it has `swapped`."""
+    return request.table.blocks_needed(prefix, request.num_known, swapped)
 
 
 def blocks_to_come(request: Request) -> int:

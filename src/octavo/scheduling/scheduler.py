@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from octavo.config.engine import SchedulerConfig
 from octavo.kvcache.block_table import Grant, Prefix
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.swap_space import Swapped
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.plan import SampledToken, ScheduledRequest, StepPlan, StepResult
 from octavo.protocol.wire import BlocksPage, EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.limits import Limits
+from octavo.scheduling.preemption import PreemptionRule
 from octavo.scheduling.priority_queue import PriorityQueue
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, RequestStatus
@@ -88,6 +90,11 @@ class Scheduler:
         self._added = 0
         self._groups = SampleGroups()
         self._removed: list[str] = []
+        self._preemption = PreemptionRule(config.preemption_mode)
+        self._swaps_out: list[tuple[int, int]] = []
+        self._num_swapped = 0
+        self._blocks_swapped_out = 0
+        self._blocks_swapped_in = 0
         self._step: _Step | None = None
         self._step_tokens = 0
         self._preemptions = 0
@@ -108,7 +115,7 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that hold none: new or preempted."""
+        """Requests that hold none: new or preempted, whether their tokens are in swap space or not."""
         return len(self._waiting)
 
     @property
@@ -133,6 +140,11 @@ class Scheduler:
             prefix_cache_queries=self._prefix_cache_queries,
             prefix_cache_hits=self._prefix_cache_hits,
             prompt_tokens_computed=self._prompt_tokens_computed,
+            swapped=self._num_swapped,
+            swap_blocks_total=self._store.swap.num_slots,
+            swap_blocks_used=self._store.swap.num_used,
+            blocks_swapped_out=self._blocks_swapped_out,
+            blocks_swapped_in=self._blocks_swapped_in,
         )
 
     def blocks(self, offset: int, limit: int) -> BlocksPage:
@@ -166,11 +178,13 @@ class Scheduler:
         return True
 
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
-        """Forgets what blocks hold, so that every prompt is computed anew. False, with nothing forgotten, while any block is in use; with
-        `reset_running_requests` running requests are preempted first, and compute all that they have once more."""
+        """Forgets what blocks hold, so that every prompt is computed anew. False, with nothing forgotten, while any block is in use, or in
+        swap space; with `reset_running_requests` running requests are preempted first, and compute all that they have once more, as those
+        in swap space do."""
         if reset_running_requests:
             for request in reversed(self._ranked()):
-                self._preempt(request)
+                self._preempt(request, swap=False)
+            self._drop_swapped()
             while self._groups.give_up_one():
                 pass
         return self._cache.reset()
@@ -187,8 +201,10 @@ class Scheduler:
         # After a preemption the victim is next in line, and what it gave up has just been taken: nobody can come in.
         if self._continue_running(step):
             self._admit_waiting(step)
-        step.plan.removed = self._removed
-        self._removed = []
+        step.plan.removed, step.plan.swaps_out = self._removed, self._swaps_out
+        self._removed, self._swaps_out = [], []
+        self._blocks_swapped_out += len(step.plan.swaps_out)
+        self._blocks_swapped_in += len(step.plan.swaps_in)
         self._step = step
         self._step_tokens = self._config.max_num_batched_tokens - step.budget
         return step.plan
@@ -202,6 +218,8 @@ class Scheduler:
         if step is None or step.plan is not plan:
             raise SchedulerError("a result came for a plan that is not under way")
         self._step = None
+        if self._store.swap.num_slots:
+            self._preemption.observe(plan, result)
         sampled = {token.request_id: token for token in result.sampled}
         outputs = []
         for request, count in step.shares:
@@ -223,6 +241,9 @@ class Scheduler:
             raise SchedulerError("no step is under way")
         self._step = None
         self._removed = step.plan.removed + self._removed
+        if step.plan.swaps_out or step.plan.swaps_in:
+            # Nobody knows what is in swap space either.
+            self._drop_swapped()
         lost = [request for request, _ in step.shares if request.status is not RequestStatus.FINISHED]
         for request in lost:
             self._finish(request)
@@ -281,7 +302,7 @@ class Scheduler:
             prefix = self._find(request)
             if prefix is None:
                 return
-            if blocks_needed(request, prefix) > self._store.num_free - reserved:
+            if blocks_needed(request, prefix, self._swapped(request, prefix)) > self._store.num_free - reserved:
                 # Blocks that are held for samples to come, of which none runs, are in the way of who comes before them.
                 others_gone = self._groups.give_up_one(keep=self._groups.of(request))
                 if others_gone or (not self._running and self._groups.give_up_one()):
@@ -297,17 +318,28 @@ class Scheduler:
         the head of the queue.
         """
         prefix = request.table.find(request.num_known)
+        swapped = self._swapped(request, prefix)
+        held = prefix.num_tokens if swapped is None else swapped.num_tokens
         group = self._groups.of(request)
-        if group is not None and prefix.num_tokens < group.num_prompt_tokens and (group.leader is not None or group.held is not None):
+        if group is not None and held < group.num_prompt_tokens and (group.leader is not None or group.held is not None):
             return group.prefix
+        if swapped is not None:
+            return prefix
         return None if request.table.is_in_flight(len(prefix.block_ids), request.num_known) else prefix
 
     def _admit(self, step: _Step, request: Request, prefix: Prefix, now: float) -> None:
         """Moves a waiting request to the running ones, with its first share of tokens."""
-        request.table.adopt(prefix)
-        request.num_in_cache = prefix.num_tokens
+        swapped = self._swapped(request, prefix)
+        if swapped is None:
+            self._drop(request)
+            request.table.adopt(prefix)
+            request.num_in_cache = prefix.num_tokens
+        else:
+            step.plan.swaps_in += request.table.swap_in(prefix, swapped)
+            request.num_in_cache, request.swapped = swapped.num_tokens, None
+            self._num_swapped -= 1
         # Something must be computed to sample from, if only the last token once more.
-        request.num_computed = min(prefix.num_tokens, request.num_known - 1)
+        request.num_computed = min(request.num_in_cache, request.num_known - 1)
         count = _next_count(request, step)
         grant = request.table.prepare(request.num_in_cache, request.num_computed + count)
         if grant is None:
@@ -325,14 +357,46 @@ class Scheduler:
             self._prefix_cache_hits += request.num_cached_tokens
         step.give(request, count, grant)
 
-    def _preempt(self, request: Request) -> None:
-        """Back to the front of the queue without its blocks; when it returns it computes again what can't be found in the cache then."""
+    def _preempt(self, request: Request, *, swap: bool = True) -> None:
+        """Back to the front of the queue without its blocks; when it returns it computes again what can't be found in the cache then, nor
+        in swap space, which it is left in if `swap` and the rule say so and there is room."""
+        swapped = self._swap_out(request) if swap and self._store.swap.num_slots else None
         self._leave(request)
+        request.swapped = swapped
         request.status = RequestStatus.WAITING
         request.num_computed = request.num_in_cache = 0
         request.num_preemptions += 1
         self._preemptions += 1
         self._waiting.push_front(request)
+
+    def _swap_out(self, request: Request) -> Swapped | None:
+        """Leaves the tokens of a running request in swap space, if that is worth it and has room."""
+        blocks, tokens = request.table.to_swap(request.num_in_cache)
+        made = request.table.swap_out(request.num_in_cache) if self._preemption.swaps(blocks, tokens) else None
+        if made is None:
+            return None
+        swapped, copies = made
+        self._swaps_out += copies
+        self._num_swapped += 1
+        return swapped
+
+    def _swapped(self, request: Request, prefix: Prefix) -> Swapped | None:
+        """What the request has in swap space, if that is more than what it begins with."""
+        swapped = request.swapped
+        return swapped if swapped is not None and swapped.num_tokens > prefix.num_tokens else None
+
+    def _drop(self, request: Request) -> None:
+        """The request does without what it has in swap space."""
+        if request.swapped is not None:
+            for slot in request.swapped.slots:
+                self._store.swap.release(slot)
+            request.swapped = None
+            self._num_swapped -= 1
+
+    def _drop_swapped(self) -> None:
+        """All requests do."""
+        for request in self._waiting:
+            self._drop(request)
 
     def _finish(self, request: Request) -> None:
         """The request is over: its blocks are free, its id may be used again."""
@@ -348,6 +412,7 @@ class Scheduler:
             self._groups.stopped(request)
         else:
             self._waiting.remove(request)
+        self._drop(request)
         request.table.release()
         request.replaced = []
         if request.held_by_worker:

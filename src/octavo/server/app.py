@@ -20,7 +20,7 @@ from octavo.server.completions import create_completion
 from octavo.server.context import ServedLLM, ServerContext
 from octavo.server.edge import Edge
 from octavo.server.errors import on_http_exception, on_octavo_error
-from octavo.server.kv_cache import PAGE, RESET_FLAGS, list_kv_blocks, reset_prefix_cache
+from octavo.server.kv_cache import PAGE, RESET_FLAGS, list_kv_blocks, reset_prefix_cache, save_prefix_cache
 from octavo.server.metrics import Metrics
 from octavo.server.models import get_model, health, list_models, version
 from octavo.server.openapi import Operation, complete
@@ -33,6 +33,7 @@ from octavo.server.responses import (
     ModelCard,
     ModelList,
     PrefixCacheReset,
+    PrefixCacheSaved,
     Prompt,
     Tokens,
     Version,
@@ -62,6 +63,11 @@ def _routes() -> list[tuple[Operation, Handler, str]]:
             "Forget the prompts that the KV cache holds",
         ),
         (Operation("/kv/blocks", "get", None, KVBlocks, wholes=PAGE), list_kv_blocks, "What the blocks of the KV cache hold, and for whom"),
+        (
+            Operation("/save_prefix_cache", "post", None, PrefixCacheSaved),
+            save_prefix_cache,
+            "Save the prompts that the KV cache holds to --prefix-cache-dir",
+        ),
         (Operation("/health", "get", None, Health), health, "Whether the engine lives"),
         (Operation("/version", "get", None, Version), version, "Octavo's version"),
         (Operation("/metrics", "get", None, None), _metrics, "Prometheus metrics"),

@@ -85,6 +85,9 @@ class ServedLLM(Protocol):
 
     async def kv_blocks(self, offset: int = 0, limit: int = 100) -> BlocksPage:
         """The state of some blocks of the KV cache, and its gauges."""
+
+    async def save_prefix_cache(self) -> int:
+        """Saves what blocks hold; how many were saved."""
         ...
 
 

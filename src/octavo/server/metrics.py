@@ -99,8 +99,10 @@ class EngineMetrics:
         tokens = one_two_five(info.max_model_len)
         self.running = self._gauge("num_requests_running", "Requests that the engine computes.")
         self.waiting = self._gauge("num_requests_waiting", "Requests that wait to be scheduled.")
+        self.swapped = self._gauge("num_requests_swapped", "Waiting requests whose tokens are in swap space.")
         self.cache_usage = self._gauge("kv_cache_usage_perc", "Share of the KV cache's blocks in use; 1 is all of them.")
-        self.preemptions = self._counter("num_preemptions", "Requests that lost their blocks to others and were computed anew.")
+        self.swap_usage = self._gauge("cpu_cache_usage_perc", "Share of swap space's blocks in use; 1 is all of them.")
+        self.preemptions = self._counter("num_preemptions", "Requests that lost their blocks to others and were swapped or computed anew.")
         self.queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self.hits = self._counter("prefix_cache_hits", "Prompt tokens found there, which were not computed.")
         self.cached = self._counter("prompt_tokens_cached", "Prompt tokens found in the prefix cache.")
@@ -114,6 +116,11 @@ class EngineMetrics:
         self.blocks_cached = self._gauge("kv_blocks_cached", "Blocks that can be found by what they hold, in use or not.", prefix="octavo")
         self.evicted = self._counter("kv_blocks_evicted", "Blocks found no more because their space was needed.", prefix="octavo")
         self.copied = self._counter("kv_blocks_copied", "Blocks copied because a request wrote to a shared one.", prefix="octavo")
+        self.swapped_out = self._counter("kv_blocks_swapped_out", "Blocks copied to swap space.", prefix="octavo")
+        self.swapped_in = self._counter("kv_blocks_swapped_in", "Blocks copied from swap space.", prefix="octavo")
+        self.bytes_swapped_out = self._counter("kv_bytes_swapped_out", "Bytes copied to swap space.", prefix="octavo")
+        self.bytes_swapped_in = self._counter("kv_bytes_swapped_in", "Bytes copied from swap space.", prefix="octavo")
+        self._block_bytes = info.kv_cache_bytes // max(info.num_blocks, 1)
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished requests.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         success = Counter("vllm:request_success", "Finished requests, by reason.", [*LABELS, "finished_reason"], registry=registry)
@@ -165,6 +172,8 @@ class EngineMetrics:
         self.waiting.set(stats.waiting)
         self.cache_usage.set(stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0)
         self.blocks_cached.set(stats.blocks_cached)
+        self.swapped.set(stats.swapped)
+        self.swap_usage.set(stats.swap_blocks_used / stats.swap_blocks_total if stats.swap_blocks_total else 0.0)
         seen, self._seen = self._seen, stats
         self.preemptions.inc(stats.preemptions - seen.preemptions)
         self.queries.inc(stats.prefix_cache_queries - seen.prefix_cache_queries)
@@ -174,6 +183,12 @@ class EngineMetrics:
         self.by_source["local_compute"].inc(stats.prompt_tokens_computed - seen.prompt_tokens_computed)
         self.evicted.inc(stats.blocks_evicted - seen.blocks_evicted)
         self.copied.inc(stats.blocks_copied - seen.blocks_copied)
+        moved_out = stats.blocks_swapped_out - seen.blocks_swapped_out
+        moved_in = stats.blocks_swapped_in - seen.blocks_swapped_in
+        self.swapped_out.inc(moved_out)
+        self.swapped_in.inc(moved_in)
+        self.bytes_swapped_out.inc(moved_out * self._block_bytes)
+        self.bytes_swapped_in.inc(moved_in * self._block_bytes)
         if stats.step_tokens:
             self.iteration_tokens.observe(stats.step_tokens)
 

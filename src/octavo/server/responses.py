@@ -185,6 +185,12 @@ class PrefixCacheReset(Struct):
     success: bool
 
 
+class PrefixCacheSaved(Struct):
+    """The answer of /save_prefix_cache: how many blocks of the KV cache were saved."""
+
+    num_blocks: int
+
+
 class KVBlock(Struct, kw_only=True):
     """One block of the KV cache. `state` is "used" while requests hold it, "cached" if nobody does and it can still be found by what it
     holds, else "free". `owners` are the requests that hold it, as ID:INDEX for sample INDEX, or ID for samples that have not begun.

@@ -17,6 +17,7 @@ import uvicorn
 from octavo._version import __version__
 from octavo.config.engine import EngineConfig
 from octavo.config.server import ServerOptions
+from octavo.protocol.errors import OctavoError
 from octavo.server.app import build_app
 from octavo.server.context import ServerContext
 from octavo.server.metrics import Metrics
@@ -110,7 +111,21 @@ class _Process:
             try:
                 return await self._serve(llm, metrics)
             finally:
-                await llm.close()
+                await self._save(llm)
+                await llm.close(save=False)
+
+    async def _save(self, llm: AsyncLLM) -> None:
+        """Saves the prefix cache where there is a folder for it, unless a second signal says to stop at once."""
+        if not llm.info.saves_prefix_cache or not llm.is_alive or self._stop_now.is_set():
+            return
+        saving = asyncio.create_task(llm.save_prefix_cache())
+        now = asyncio.create_task(self._stop_now.wait())
+        await asyncio.wait((saving, now), return_when=asyncio.FIRST_COMPLETED)
+        now.cancel()
+        saving.cancel()
+        (result,) = await asyncio.gather(saving, return_exceptions=True)
+        if isinstance(result, OctavoError):
+            _fail(result.message)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import time
+
 from octavo.backends.base import Program
 from octavo.protocol.plan import NewRequest, SampledToken, StepPlan, StepResult
 from octavo.worker.inputs import build_inputs
 from octavo.worker.request import GrowingArray, WorkerRequest
 from octavo.worker.sampler import Sampled, SamplingRow
 from octavo.worker.stepping import stepper_for
+from octavo.worker.swap_memory import SwapMemory
 
 
 class Worker:
     """Runs one StepPlan after another. It decides nothing: which tokens, in which blocks, is the plan's."""
 
-    def __init__(self, program: Program, vocab_size: int, num_blocks: int, block_size: int) -> None:
+    def __init__(self, program: Program, vocab_size: int, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
         self._program = program
         self._stepper = stepper_for(program, vocab_size)
         self._block_size = block_size
         self._requests: dict[str, WorkerRequest] = {}
+        self._swap = SwapMemory(program, num_swap_blocks)
         program.allocate_kv_cache(num_blocks, block_size)
 
     @property
@@ -27,13 +31,29 @@ class Worker:
 
     def run(self, plan: StepPlan) -> StepResult:
         """Computes one step. A request whose logits are not numbers ends up in `failed`; the others are unharmed."""
+        started = time.perf_counter()
+        swap_seconds = self._move_blocks(plan)
+        result = self._compute(plan)
+        result.swap_seconds, result.step_seconds = swap_seconds, time.perf_counter() - started - swap_seconds
+        return result
+
+    def _move_blocks(self, plan: StepPlan) -> float:
+        """Makes the plan's copies; returns the seconds that swapping took."""
+        started = time.perf_counter()
+        self._swap.move_out(plan.swaps_out)
+        swapped_out = time.perf_counter()
+        if plan.copies:
+            self._program.copy_blocks(plan.copies)
+        copied = time.perf_counter()
+        self._swap.move_in(plan.swaps_in)
+        return time.perf_counter() - copied + swapped_out - started
+
+    def _compute(self, plan: StepPlan) -> StepResult:
         for request_id in plan.removed:
             # A run that broke off may have removed it, or never have taken it in.
             self._requests.pop(request_id, None)
         for new in plan.new:
             self._requests[new.request_id] = _describe(new)
-        if plan.copies:
-            self._program.copy_blocks(plan.copies)
         if not plan.scheduled:
             return StepResult()
         scheduled, due = [], []
@@ -60,6 +80,14 @@ class Worker:
             else:
                 result.failed[request.request_id] = sampled.reason
         return result
+
+    def read_block(self, block_id: int) -> bytes:
+        """What a block of the KV cache holds, in bytes of the backend's own order."""
+        return self._program.read_block(block_id)
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """Puts what `read_block` gave into a block."""
+        self._program.write_block(block_id, content)
 
     def close(self) -> None:
         """Frees the program."""

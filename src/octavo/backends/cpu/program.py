@@ -46,6 +46,11 @@ class CpuProgram:
         Raises ValueError, with nothing copied, for a block or a number of tokens out of range."""
         self._native.copy_blocks(copies)
 
+    @property
+    def kv_layout(self) -> str:
+        """Layer after layer, as the strips of csrc/kernels/cache.hpp."""
+        return "cpu-strips"
+
     def read_block(self, block_id: int) -> bytes:
         """Keys and values of one block, all layers together: `kv_bytes_per_block` bytes. Raises ValueError for a block out of range."""
         return bytes(self._native.read_block(block_id))

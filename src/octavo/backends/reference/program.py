@@ -95,6 +95,12 @@ class ReferenceProgram:
     def _arrays(self) -> Iterator[npt.NDArray[Any]]:
         return (array for side in (*self._keys, *self._values) for array in side.arrays)
 
+    @property
+    def kv_layout(self) -> str:
+        """The keys of each layer, then the values of each, as `[block_size, kv_heads, head_dim]`, each with its scales behind it where
+        the type has some."""
+        return "reference-arrays"
+
     def run(self, step: StepInputs) -> Floats:
         """Computes one step; logits `[samples, vocab_size]`."""
         # A thread of the BLAS's own would split products at places that depend on how many there are.

@@ -1,0 +1,71 @@
+"""The prefix cache from one engine to the next: blocks that can be found go to a folder, and come back from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from octavo.engine.prefix_folder import CacheIdentity, PrefixFolder
+from octavo.executors.executor import Executor, LoadedModel
+from octavo.kvcache.manager import KVCacheManager
+from octavo.utils.sizes import format_size
+
+
+class SavedPrefixes:
+    """One engine's folder. `say` is told in a line what was saved or found."""
+
+    def __init__(
+        self, folder: PrefixFolder, identity: CacheIdentity, cache: KVCacheManager, executor: Executor, say: Callable[[str], None]
+    ) -> None:
+        self._folder = folder
+        self._identity = identity
+        self._cache = cache
+        self._executor = executor
+        self._say = say
+        self._saved_changes = -1
+
+    def save(self) -> int:
+        """Saves every block that can be found, and returns how many these are; nothing is written while they are those that were saved or
+        restored last, whatever was used since. Not while a step runs. Raises PrefixCacheError."""
+        store = self._cache.store
+        if store.changes == self._saved_changes:
+            return store.num_cached
+        started = time.monotonic()
+        block_ids, saved = self._cache.saved()
+        size = self._folder.write(self._identity, saved, lambda number: self._executor.read_block(block_ids[number]))
+        self._saved_changes = store.changes
+        self._tell("saved to", len(saved), size, started)
+        return len(saved)
+
+    def restore(self) -> int:
+        """Makes saved blocks findable in a cache that nobody uses yet, as many as it can hold, and returns their number. Raises ConfigError
+        if they are of another kind, or not as they were written."""
+        started = time.monotonic()
+        store = self._cache.store
+        block_ids: list[int] = []
+
+        def write(number: int, content: bytes) -> None:
+            block_ids.extend(store.take(1))
+            self._executor.write_block(block_ids[number], content)
+
+        saved, total = self._folder.read(self._identity, store.num_free, write)
+        count = self._cache.restore(block_ids, saved)
+        self._saved_changes = store.changes
+        if total:
+            self._tell("restored from", count, count * self._identity.bytes_per_block, started, total - count)
+        return count
+
+    def close(self) -> None:
+        """Leaves the folder to others."""
+        self._folder.close()
+
+    def _tell(self, what: str, count: int, size: int, started: float, missing: int = 0) -> None:
+        rest = f"; {missing:,} more were saved, which the KV cache has no room for" if missing else ""
+        self._say(
+            f"Prefix cache: {count:,} blocks ({format_size(size)}) {what} {self._folder.path} in {time.monotonic() - started:.1f} s{rest}"
+        )
+
+
+def identity_of(model: LoadedModel, block_size: int) -> CacheIdentity:
+    """What blocks of an engine are told by."""
+    return CacheIdentity(model.arithmetic, model.kv_cache_dtype, block_size, model.kv_layout, model.kv_bytes_per_block, model.digest)
