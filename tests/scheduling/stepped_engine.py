@@ -18,6 +18,7 @@ class Engine:
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs)
         self.tokens = {}
         self.ends = {}
+        self.found = {}
         self.last = {}
 
     def add(self, *requests):
@@ -31,6 +32,10 @@ class Engine:
         for output in outputs:
             self.last[output.request_id] = output
             self.tokens.setdefault(output.request_id, []).extend(output.token_ids)
+            if output.hypotheses is not None:
+                self.found[output.request_id] = [
+                    (each.token_ids, each.cumulative_logprob, each.finish_reason) for each in output.hypotheses
+                ]
             if output.finish_reason is not None:
                 self.ends[output.request_id] = output.finish_reason
         return {share.request_id: share.num_tokens for share in plan.scheduled}, plan

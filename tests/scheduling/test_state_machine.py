@@ -7,11 +7,13 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
-from mirror_worker import EOS, VOCAB, MirrorWorker, alone
+from mirror_worker import EOS, VOCAB, MirrorWorker, alone, searched
 
 from octavo.config.engine import SchedulerConfig
 from octavo.kvcache.block_hash import hash_block
 from octavo.kvcache.manager import KVCacheManager
+from octavo.protocol.beam_search import BeamSearchParams
+from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineRequest
 from octavo.scheduling.request import RequestStatus
@@ -27,11 +29,11 @@ HASHES = [hash_block, lambda parent, contents: b"same", lambda parent, contents:
 class SchedulerMachine(RuleBasedStateMachine):
     """Requests come, go, fail and are preempted; what each has received so far is always a beginning of what it gets alone."""
 
-    steps = preemptions = finished = aborted_mid_step = hits = copies = evictions = 0
+    steps = preemptions = finished = aborted_mid_step = hits = copies = evictions = searches = refused = returns = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4]),
-        num_blocks=st.integers(2, 10),
+        num_blocks=st.integers(2, 12),
         budget=st.integers(1, 12),
         seqs=st.integers(1, 6),
         max_model_len=st.integers(2, 30),
@@ -46,6 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: 0.0)
         self.store = cache.store
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs)
+        self.max_model_len = max_model_len
         self.context = min(max_model_len, block_size * num_blocks)
         self.live: dict[str, EngineRequest] = {}
         self.received: dict[str, list[int]] = {}
@@ -92,6 +95,33 @@ class SchedulerMachine(RuleBasedStateMachine):
             sample = msgspec.structs.replace(sampling, seed=index)
             self.add_one(EngineRequest(f"{group_id}:{index}", prompt, sample, eos_token_ids=[EOS], group_id=group_id, priority=priority))
 
+    @precondition(lambda self: self.context > 1 and len(self.live) < 12)
+    @rule(data=st.data(), width=st.integers(1, 3), max_tokens=st.integers(1, 8))
+    def add_search(self, data, width, max_tokens):
+        # Short enough for most of the pools.
+        prompt = self.draw_request(data)[0][:5]
+        params = BeamSearchParams(
+            min(width, self.worker.max_num_seqs),
+            max_tokens,
+            ignore_eos=data.draw(st.booleans()),
+            length_penalty=data.draw(st.sampled_from([0.0, 1.0, 2.0, -1.0])),
+            early_stopping=data.draw(st.sampled_from([False, True, "never"])),
+        )
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=params.ignore_eos, seed=0, logprobs=0)
+        priority = data.draw(self.priorities)
+        try:
+            self.add_one(EngineRequest(self.new_id(), prompt, sampling, eos_token_ids=[EOS], priority=priority, beam_search=params))
+        except InvalidRequestError:
+            SchedulerMachine.refused += 1
+            return
+        if data.draw(st.booleans()):
+            for _ in range(20):
+                if any(len(request.sequences) > 1 for request in self.scheduler._running.values()):
+                    self.step(data.draw(st.integers(0, 2)))
+                    self.preempt_all()
+                    break
+                self.step(1)
+
     @rule(count=st.integers(1, 6))
     def step(self, count):
         for _ in range(count):
@@ -117,7 +147,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = [share.request_id for share in plan.scheduled]
         failing = frozenset(data.draw(st.sets(st.sampled_from(ids)))) if ids else frozenset()
         outputs = self.scheduler.update(plan, self.worker.run(plan, failing))
-        assert {output.request_id for output in outputs if output.finish_reason == "error"} == failing
+        ended = {output.request_id for output in outputs if output.finish_reason == "error"}
+        assert ended == {request_id.partition("#")[0] for request_id in failing}
         self.take(outputs)
 
     @precondition(lambda self: self.live)
@@ -138,6 +169,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler._preempt(self.scheduler._ranked()[-1])
 
     @rule()
+    def preempt_all(self):
+        for request in reversed(self.scheduler._ranked()):
+            self.scheduler._preempt(request)
+
+    @rule()
     def finish_all(self):
         for _ in range(1500):
             if not self.scheduler.has_work:
@@ -155,6 +191,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         SchedulerMachine.steps += 1
         preempted = self.scheduler.stats().preemptions - preemptions
         SchedulerMachine.preemptions += preempted
+        # Beams other than the first are told in full only when they come back.
+        SchedulerMachine.returns += sum("#" in new.request_id for new in plan.new)
         assert not (preempted and plan.new)
         if self.live:
             assert plan.num_tokens > 0
@@ -163,6 +201,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def take(self, outputs):
         for output in outputs:
             request = self.live[output.request_id]
+            if request.beam_search is not None:
+                self.take_found(request, output)
+                continue
             received = self.received[output.request_id]
             received += output.token_ids
             assert output.logprobs is None or [entry.logprob for entry in output.logprobs] == [-float(t) for t in output.token_ids]
@@ -177,13 +218,21 @@ class SchedulerMachine(RuleBasedStateMachine):
                 SchedulerMachine.finished += 1
             del self.live[output.request_id]
 
+    def take_found(self, request, output):
+        """A search says nothing before its end."""
+        del self.live[output.request_id]
+        if output.finish_reason != "error":
+            found = [(each.token_ids, each.cumulative_logprob, each.finish_reason) for each in output.hypotheses]
+            assert found == searched(request.prompt_token_ids, request.beam_search, [EOS], self.max_model_len)
+            SchedulerMachine.searches += 1
+
     # What holds at all times.
 
     @invariant()
     def references_are_those_of_tables(self):
         pool = self.store._pool
         holders = [0] * pool.num_blocks
-        tables = [request.table for request in self.scheduler._requests.values()]
+        tables = [sequence.table for request in self.scheduler._requests.values() for sequence in request.sequences]
         for table in (*tables, *(table for table, _ in self.scheduler._groups.held())):
             for block in table.block_ids:
                 holders[block] += 1
@@ -243,16 +292,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_running_requests_compute(self):
-        running = {id(request.table._keys) for request in self.scheduler._running.values()}
+        running = {id(sequence.table._keys) for request in self.scheduler._running.values() for sequence in request.sequences}
         assert {id(keys) for keys, _ in self.store.in_flight._by_digest.values()} <= running
 
     @invariant()
     def less_than_a_block_a_request_is_unused(self):
         for request in self.scheduler._requests.values():
-            unused = request.table.num_slots - request.num_in_cache
             if request.status is RequestStatus.RUNNING:
-                assert 0 <= unused < request.table.block_size
+                for sequence in request.sequences:
+                    assert 0 <= sequence.table.num_slots - sequence.num_in_cache < sequence.table.block_size
             else:
+                assert request.sequences == [request]
                 assert (request.num_computed, request.table.block_ids) == (0, [])
 
     @invariant()
@@ -269,9 +319,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.running + stats.waiting == len(self.live)
         size = scheduler._cache.block_size
         slots = {
-            (request.table.block_ids[position // size], position % size)
+            (sequence.table.block_ids[position // size], position % size)
             for request in scheduler._running.values()
-            for position in range(request.num_in_cache)
+            for sequence in request.sequences
+            for position in range(sequence.num_in_cache)
         } | {
             (table.block_ids[position // size], position % size)
             for table, num_tokens in scheduler._groups.held()
@@ -296,14 +347,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 def test_any_order_of_events_leaks_no_block_and_changes_no_token():
     machine = SchedulerMachine
-    machine.steps = machine.preemptions = machine.finished = machine.aborted_mid_step = machine.hits = machine.copies = (
-        machine.evictions
-    ) = 0
+    counts = ("steps", "preemptions", "finished", "aborted_mid_step", "hits", "copies", "evictions", "searches", "refused", "returns")
+    for name in counts:
+        setattr(machine, name, 0)
     run_state_machine_as_test(
         machine,
         settings=settings(max_examples=400, stateful_step_count=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
     )
-    counts = ("steps", "preemptions", "finished", "aborted_mid_step", "hits", "copies", "evictions")
     seen = {name: getattr(machine, name) for name in counts}
     print(seen)
     assert seen["steps"] > 10_000

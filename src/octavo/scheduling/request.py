@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Protocol
 
 from octavo.kvcache.manager import KVCacheManager
-from octavo.protocol.plan import NewRequest
-from octavo.protocol.wire import EngineRequest
+from octavo.protocol.plan import Continuation, NewRequest
+from octavo.protocol.wire import BeamHypothesis, EngineRequest, TokenLogprobs
 
 
 class RequestStatus(Enum):
@@ -15,6 +16,34 @@ class RequestStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+class Search(Protocol):
+    """What a request with several sequences does besides (`beam_search.BeamSearch`). `sequences` are those that run, the request first."""
+
+    sequences: list[Request]
+
+    @property
+    def seats(self) -> int:
+        """Sequences that may run at once."""
+        ...
+
+    @property
+    def blocks_to_fork(self) -> int:
+        """Blocks that sequences which do not run yet take for the tokens that they know."""
+        ...
+
+    def take_pending(self) -> list[Continuation]:
+        """What the worker has to be told before it computes the next of the sequences."""
+        ...
+
+    def take(self, sequence: Request, logprobs: TokenLogprobs) -> list[BeamHypothesis] | None:
+        """What may follow one of the sequences. Gives what was found, if that ends the search."""
+        ...
+
+    def park(self) -> None:
+        """The sequences have lost their blocks, and the worker has forgotten them."""
+        ...
 
 
 class Request:
@@ -26,7 +55,7 @@ class Request:
     told of. `max_known` is the number of known tokens at which generation ends with "length". `arrival_time` (the front end's) and
     `first_scheduled_time` (the scheduler's clock) are in seconds. `held_by_worker` says that a plan has introduced the request and
     none has removed it since. `number` counts the requests in the order in which they came; `favoured` ones have been overtaken often
-    enough.
+    enough. A request that searches by beams has a `search`, whose sequences have the request as their `owner`; others own themselves.
     """
 
     __slots__ = (
@@ -44,10 +73,12 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "number",
+        "owner",
         "priority",
         "replaced",
         "request_id",
         "sampling",
+        "search",
         "status",
         "stop_token_ids",
         "table",
@@ -81,6 +112,29 @@ class Request:
         self.arrival_time = request.arrival_time
         self.first_scheduled_time: float | None = None
         self.held_by_worker = False
+        self.owner = self
+        self.search: Search | None = None
+
+    @property
+    def sequences(self) -> list[Request]:
+        """What of it runs: itself, or its beams, of which it is the first."""
+        return [self] if self.search is None else self.search.sequences
+
+    @property
+    def seats(self) -> int:
+        """Sequences that it may have running at once."""
+        return 1 if self.search is None else self.search.seats
+
+    def shares(self, budget: int) -> list[tuple[Request, int]]:
+        """Tokens that each of its sequences computes next, of `budget` together."""
+        shares = []
+        for sequence in self.sequences:
+            count = min(sequence.num_known - sequence.num_computed, budget)
+            # A beam that is computed waits for the others.
+            if count:
+                shares.append((sequence, count))
+                budget -= count
+        return shares
 
     @property
     def rank(self) -> tuple[bool, int, int]:
@@ -107,6 +161,7 @@ class Request:
             sampling=self.sampling,
             eos_token_ids=self.worker_eos_token_ids,
             num_computed_tokens=self.num_computed,
+            beam=self.owner.search is not None,
         )
 
     def finish_reason(self) -> tuple[str, int | None] | None:

@@ -11,15 +11,31 @@ from octavo.scheduling.request import Request
 
 def blocks_needed(request: Request, prefix: Prefix, store: BlockStore) -> int:
     """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix`. What others hold of that costs nothing,
-    unless the request goes on inside of a block and has to copy it; what nobody holds leaves the free blocks, too."""
+    unless the request goes on inside of a block and has to copy it; what nobody holds leaves the free blocks, too. Beams need theirs as
+    soon as the request has computed its own."""
     size = request.table.block_size
     copies = prefix.num_tokens % size > 0 and request.num_known > prefix.num_tokens
-    return blocks_for(request.num_known, size) - len(prefix.block_ids) + store.count_free(prefix.block_ids) + copies
+    own = blocks_for(request.num_known, size) - len(prefix.block_ids) + store.count_free(prefix.block_ids) + copies
+    return own + _blocks_to_fork(request)
 
 
 def blocks_to_come(request: Request) -> int:
     """Blocks that a running request still has to take for the tokens it knows, and one more if its output can grow into it, or into a block
-    that it shares. The last token that it may know needs no slot: it is never computed."""
+    that it shares; of a request with beams, for each of these. The last token that it may know needs no slot: it is never computed."""
+    return sum(map(_to_come, request.sequences)) + _blocks_to_fork(request)
+
+
+def beam_blocks(num_prompt_tokens: int, max_known: int, beam_width: int, block_size: int) -> int:
+    """The most blocks that a beam search can hold at once: its beams share the prompt's full ones, and perhaps nothing else."""
+    shared = num_prompt_tokens // block_size
+    return shared + beam_width * (blocks_for(max_known - 1, block_size) - shared)
+
+
+def _blocks_to_fork(request: Request) -> int:
+    return 0 if request.search is None else request.search.blocks_to_fork
+
+
+def _to_come(request: Request) -> int:
     size, written = request.table.block_size, request.num_in_cache
     known = blocks_for(request.num_known, size)
     copies = written < request.max_known - 1 and request.table.must_copy(written)
