@@ -12,7 +12,8 @@ from octavo._version import __version__
 if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
     from octavo.api.llm import LLM
-    from octavo.protocol.outputs import CompletionOutput, Logprob, RequestOutput
+    from octavo.protocol.beam_search import BeamSearchParams
+    from octavo.protocol.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, Logprob, RequestOutput
     from octavo.protocol.sampling import SamplingParams
 
 _HOMES = {
@@ -22,9 +23,23 @@ _HOMES = {
     "RequestOutput": "octavo.protocol.outputs",
     "CompletionOutput": "octavo.protocol.outputs",
     "Logprob": "octavo.protocol.outputs",
+    "BeamSearchParams": "octavo.protocol.beam_search",
+    "BeamSearchOutput": "octavo.protocol.outputs",
+    "BeamSearchSequence": "octavo.protocol.outputs",
 }
 
-__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
+    "CompletionOutput",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -55,7 +55,10 @@ def test_nothing_loads_torch_or_transformers(code: str):
 
 
 def test_the_public_surface():
-    assert octavo.__all__ == ["LLM", "AsyncLLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "__version__"]
+    assert octavo.__all__ == [
+        *("LLM", "AsyncLLM", "BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence"),
+        *("CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "__version__"),
+    ]
     assert set(octavo.__all__) <= set(dir(octavo))
     for name in octavo.__all__:
         assert getattr(octavo, name).__name__ == name if name != "__version__" else octavo.__version__

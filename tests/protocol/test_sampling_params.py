@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.sampling import UNSUPPORTED_FIELDS, SamplingParams, unsupported_fields
 
@@ -259,7 +260,8 @@ def test_unsupported_fields_keep_their_order() -> None:
 
 
 def test_documentation_lists_every_field_with_its_default() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "sampling.md").read_text()
-    documented = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE)
+    sampling, beams = (Path(__file__).parents[2] / "docs" / "sampling.md").read_text().split("## Beam search")
     actual = [(name, repr(default)) for name, default in msgspec.structs.asdict(SamplingParams()).items()]
-    assert documented == actual
+    assert re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", sampling, re.MULTILINE) == actual
+    fields = [(field.name, "" if field.required else f"`{field.default!r}`") for field in msgspec.structs.fields(BeamSearchParams)]
+    assert re.findall(r"^\| `(\w+)` \| ?(`[^`]+`|) \|", beams, re.MULTILINE) == fields

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from octavo.protocol.plan import NewRequest, SampledToken, ScheduledRequest, StepPlan, StepResult
+from octavo.protocol.beam_search import BeamSearchParams
+from octavo.protocol.plan import Continuation, NewRequest, SampledToken, ScheduledRequest, StepPlan, StepResult
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineRequest, TokenLogprobs
 
@@ -20,6 +21,40 @@ GIVEN_BACK = -1
 def next_token(tokens: list[int], seed: int | None) -> int:
     """The whole model: a pure function of the tokens that it sees and the request's seed."""
     return zlib.crc32(bytes([*tokens, seed or 0])) % VOCAB
+
+
+def next_logprobs(tokens: list[int], count: int) -> TokenLogprobs:
+    """The model as a beam sees it: the `count` likeliest tokens after the sequence, of which no two are alike."""
+    falling = sorted((-(zlib.crc32(bytes([*tokens, 99, token])) % 100_003) / 10_000, token) for token in range(VOCAB))[::-1]
+    return TokenLogprobs(falling[0][0], 1, [token for _, token in falling[:count]], [logprob for logprob, _ in falling[:count]])
+
+
+def searched(
+    prompt: list[int], params: BeamSearchParams, ends: list[int], context: int, window: int | None = None
+) -> list[tuple[list[int], float, str]]:
+    """What a beam search finds by the rules written out plainly: (tokens, sum of logprobs, finish_reason), the best first."""
+    width, most = params.beam_width, min(params.max_tokens, context - len(prompt))
+    ends = [] if params.ignore_eos else ends
+    running: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, float, list[int], str]] = []
+    for length in range(1, most + 1):
+        every = []
+        for score, tokens in running:
+            known = prompt + tokens
+            given = next_logprobs(known[-(window or len(known)) :], VOCAB)
+            every += [(score + more, [*tokens, token]) for token, more in zip(given.top_ids, given.top_logprobs, strict=True)]
+        every.sort(key=lambda each: -each[0])
+        for score, tokens in every[:width]:
+            if tokens[-1] in ends or length == most:
+                reason = "stop" if tokens[-1] in ends else "length"
+                finished.append((score / length**params.length_penalty, score, tokens, reason))
+        finished = sorted(finished, key=lambda each: -each[0])[:width]
+        running = [each for each in every if each[1][-1] not in ends][:width]
+        if len(finished) == width:
+            far = most if params.early_stopping == "never" and params.length_penalty > 0 else length
+            if params.early_stopping is True or running[0][0] / far**params.length_penalty <= finished[-1][0]:
+                break
+    return [(tokens, score, reason) for _, score, tokens, reason in finished]
 
 
 def alone(request: EngineRequest, context: int, window: int | None = None) -> tuple[list[int], str, int | None]:
@@ -46,11 +81,18 @@ def make_request(request_id: str, prompt: list[int] | int, max_tokens: int | Non
     return EngineRequest(request_id, tokens, SamplingParams(max_tokens=max_tokens, **options), eos_token_ids=[EOS])
 
 
+def make_search(request_id: str, prompt: list[int] | int, width: int, max_tokens: int = 8, **options: object) -> EngineRequest:
+    """A beam search, which end tokens end unless `ignore_eos`."""
+    request = make_request(request_id, prompt, max_tokens, ignore_eos=options.get("ignore_eos", False), logprobs=0)
+    return msgspec.structs.replace(request, beam_search=BeamSearchParams(width, max_tokens, **options))
+
+
 @dataclass
 class Held:
     token_ids: list[int]
     seed: int | None
     num_computed: int = 0
+    beam: int | None = None
     block_ids: list[int] = field(default_factory=list)
     first_seen: int = 0
 
@@ -74,6 +116,7 @@ class MirrorWorker:
         # Through bytes, as to another process: nothing may be shared with the scheduler.
         plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=StepPlan)
         self._forget(plan.removed)
+        self._continue(plan.continued)
         for new in plan.new:
             self._introduce(new)
         self._check_sizes(plan)
@@ -99,11 +142,22 @@ class MirrorWorker:
         for request_id in removed:
             del self.held[request_id]
 
+    def _continue(self, continued: list[Continuation]) -> None:
+        assert len({beam.request_id for beam in continued}) == len(continued)
+        before = {beam.parent_id: self.held[beam.parent_id] for beam in continued}
+        for beam in continued:
+            parent = before[beam.parent_id]
+            assert parent.beam
+            assert parent.num_computed == len(parent.token_ids)
+            tokens, blocks = [*parent.token_ids, beam.token_id], parent.block_ids.copy()
+            self.held[beam.request_id] = Held(tokens, parent.seed, parent.num_computed, parent.beam, blocks)
+
     def _introduce(self, new: NewRequest) -> None:
         assert new.request_id not in self.held
         assert 0 <= new.num_computed_tokens < len(new.token_ids)
         assert 1 <= new.num_prompt_tokens <= len(new.token_ids)
-        self.held[new.request_id] = Held(new.token_ids, new.sampling.seed, new.num_computed_tokens)
+        beam = new.sampling.logprobs if new.beam else None
+        self.held[new.request_id] = Held(new.token_ids, new.sampling.seed, new.num_computed_tokens, beam)
 
     def _check_sizes(self, plan: StepPlan) -> None:
         ids = [share.request_id for share in plan.scheduled]
@@ -173,7 +227,11 @@ class MirrorWorker:
                 result.failed[share.request_id] = "made to fail"
             elif held.num_computed == len(held.token_ids):
                 seen = range(self.first_seen(held.num_computed - 1), held.num_computed)
-                token = next_token([self.memory[self._slot(held, p)] for p in seen], held.seed)
+                read = [self.memory[self._slot(held, p)] for p in seen]
+                if held.beam is not None:
+                    result.sampled.append(SampledToken(share.request_id, 0, next_logprobs(read, held.beam)))
+                    continue
+                token = next_token(read, held.seed)
                 held.token_ids.append(token)
                 result.sampled.append(SampledToken(share.request_id, token, TokenLogprobs(-float(token), 1)))
         return result

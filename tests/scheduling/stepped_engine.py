@@ -28,13 +28,12 @@ class Engine:
         self.now = 0.0
         config = SchedulerConfig(budget, seqs, policy, swap.get("mode", "auto"))
         sliding = None if window is None else Window(window, budget)
-        cache = KVCacheManager(
-            num_blocks, block_size, prefix_caching=prefix_caching, num_swap_blocks=swap.get("slots", 0), window=sliding
-        )
+        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, num_swap_blocks=swap.get("slots", 0), window=sliding)
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: self.now)
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window)
         self.tokens = {}
         self.ends = {}
+        self.found = {}
         self.last = {}
 
     def add(self, *requests):
@@ -48,6 +47,10 @@ class Engine:
         for output in outputs:
             self.last[output.request_id] = output
             self.tokens.setdefault(output.request_id, []).extend(output.token_ids)
+            if output.hypotheses is not None:
+                self.found[output.request_id] = [
+                    (each.token_ids, each.cumulative_logprob, each.finish_reason) for each in output.hypotheses
+                ]
             if output.finish_reason is not None:
                 self.ends[output.request_id] = output.finish_reason
         return {share.request_id: share.num_tokens for share in plan.scheduled}, plan

@@ -7,13 +7,15 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
-from mirror_worker import EOS, VOCAB, MirrorWorker, alone
+from mirror_worker import EOS, VOCAB, MirrorWorker, alone, searched
 
 from octavo.config.engine import SchedulerConfig
 from octavo.kvcache.block_hash import hash_block
 from octavo.kvcache.manager import KVCacheManager
 from octavo.kvcache.prefix_index import NULL_BLOCK
 from octavo.kvcache.window import Window
+from octavo.protocol.beam_search import BeamSearchParams
+from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineRequest
 from octavo.scheduling.request import RequestStatus
@@ -30,11 +32,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Requests come, go, fail and are preempted; what each has received so far is always a beginning of what it gets alone."""
 
     steps = preemptions = finished = aborted_mid_step = hits = window_hits = copies = evictions = dropped = 0
-    swapped_out = swapped_in = shared_slots = 0
+    swapped_out = swapped_in = shared_slots = searches = refused = returns = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4]),
-        num_blocks=st.integers(2, 10),
+        num_blocks=st.integers(2, 12),
         budget=st.integers(1, 12),
         seqs=st.integers(1, 6),
         max_model_len=st.integers(2, 30),
@@ -61,6 +63,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: 0.0)
         self.store = cache.store
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window)
+        self.max_model_len = max_model_len
         endless = self.window is not None and num_blocks >= self.window.most_blocks(block_size, 1)
         self.context = max_model_len if endless else min(max_model_len, block_size * num_blocks)
         self.live: dict[str, EngineRequest] = {}
@@ -108,6 +111,33 @@ class SchedulerMachine(RuleBasedStateMachine):
             sample = msgspec.structs.replace(sampling, seed=index)
             self.add_one(EngineRequest(f"{group_id}:{index}", prompt, sample, eos_token_ids=[EOS], group_id=group_id, priority=priority))
 
+    @precondition(lambda self: self.context > 1 and len(self.live) < 12)
+    @rule(data=st.data(), width=st.integers(1, 3), max_tokens=st.integers(1, 8))
+    def add_search(self, data, width, max_tokens):
+        # Short enough for most of the pools.
+        prompt = self.draw_request(data)[0][:5]
+        params = BeamSearchParams(
+            min(width, self.worker.max_num_seqs),
+            max_tokens,
+            ignore_eos=data.draw(st.booleans()),
+            length_penalty=data.draw(st.sampled_from([0.0, 1.0, 2.0, -1.0])),
+            early_stopping=data.draw(st.sampled_from([False, True, "never"])),
+        )
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=params.ignore_eos, seed=0, logprobs=0)
+        priority = data.draw(self.priorities)
+        try:
+            self.add_one(EngineRequest(self.new_id(), prompt, sampling, eos_token_ids=[EOS], priority=priority, beam_search=params))
+        except InvalidRequestError:
+            SchedulerMachine.refused += 1
+            return
+        if data.draw(st.booleans()):
+            for _ in range(20):
+                if any(len(request.sequences) > 1 for request in self.scheduler._running.values()):
+                    self.step(data.draw(st.integers(0, 2)))
+                    self.preempt_all()
+                    break
+                self.step(1)
+
     @rule(count=st.integers(1, 6))
     def step(self, count):
         for _ in range(count):
@@ -133,7 +163,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = [share.request_id for share in plan.scheduled]
         failing = frozenset(data.draw(st.sets(st.sampled_from(ids)))) if ids else frozenset()
         outputs = self.scheduler.update(plan, self.worker.run(plan, failing))
-        assert {output.request_id for output in outputs if output.finish_reason == "error"} == failing
+        ended = {output.request_id for output in outputs if output.finish_reason == "error"}
+        assert ended == {request_id.partition("#")[0] for request_id in failing}
         self.take(outputs)
 
     @precondition(lambda self: self.live)
@@ -167,6 +198,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         while self.scheduler.num_running:
             self.preempt_the_last(1)
 
+    @precondition(lambda self: all(request.beam_search is None for request in self.live.values()))
     @precondition(lambda self: self.scheduler.num_running > 3 or self.scheduler.stats().swapped > 1)
     @rule(worker_is_faster=st.booleans())
     def step_that_breaks_off(self, worker_is_faster):
@@ -190,6 +222,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
 
     @rule()
+    def preempt_all(self):
+        for request in reversed(self.scheduler._ranked()):
+            self.scheduler._preempt(request)
+
+    @rule()
     def finish_all(self):
         for _ in range(1500):
             if not self.scheduler.has_work:
@@ -207,6 +244,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         SchedulerMachine.steps += 1
         preempted = self.scheduler.stats().preemptions - preemptions
         SchedulerMachine.preemptions += preempted
+        # Beams other than the first are told in full only when they come back.
+        SchedulerMachine.returns += sum("#" in new.request_id for new in plan.new)
         assert not (preempted and plan.new)
         if self.live:
             assert plan.num_tokens > 0
@@ -215,6 +254,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def take(self, outputs):
         for output in outputs:
             request = self.live[output.request_id]
+            if request.beam_search is not None:
+                self.take_found(request, output)
+                continue
             received = self.received[output.request_id]
             received += output.token_ids
             assert output.logprobs is None or [entry.logprob for entry in output.logprobs] == [-float(t) for t in output.token_ids]
@@ -229,13 +271,21 @@ class SchedulerMachine(RuleBasedStateMachine):
                 SchedulerMachine.finished += 1
             del self.live[output.request_id]
 
+    def take_found(self, request, output):
+        """A search says nothing before its end."""
+        del self.live[output.request_id]
+        if output.finish_reason != "error":
+            found = [(each.token_ids, each.cumulative_logprob, each.finish_reason) for each in output.hypotheses]
+            assert found == searched(request.prompt_token_ids, request.beam_search, [EOS], self.max_model_len, self.worker.window)
+            SchedulerMachine.searches += 1
+
     # What holds at all times.
 
     @invariant()
     def references_are_those_of_tables(self):
         pool = self.store._pool
         holders = [0] * pool.num_blocks
-        tables = [request.table for request in self.scheduler._requests.values()]
+        tables = [sequence.table for request in self.scheduler._requests.values() for sequence in request.sequences]
         for table in (*tables, *(table for table, _ in self.scheduler._groups.held())):
             assert table.block_ids[: table.num_dropped] == [NULL_BLOCK] * table.num_dropped
             for block in table.held:
@@ -330,18 +380,21 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_running_requests_compute(self):
-        running = {id(request.table._keys) for request in self.scheduler._running.values()}
+        running = {id(sequence.table._keys) for request in self.scheduler._running.values() for sequence in request.sequences}
         assert {id(keys) for keys, _ in self.store.in_flight._by_digest.values()} <= running
 
     @invariant()
     def less_than_a_block_a_request_is_unused(self):
         for request in self.scheduler._requests.values():
-            unused = request.table.num_slots - request.num_in_cache
             if request.status is RequestStatus.RUNNING:
-                assert 0 <= unused < request.table.block_size
-                assert self.window is None or len(request.table.held) <= self.window.most_blocks(request.table.block_size)
-                SchedulerMachine.dropped += request.table.num_dropped > 0
+                for sequence in request.sequences:
+                    table = sequence.table
+                    assert 0 <= table.num_slots - sequence.num_in_cache < table.block_size
+                    if self.window is not None and request.search is None:
+                        assert len(table.held) <= self.window.most_blocks(table.block_size)
+                        SchedulerMachine.dropped += table.num_dropped > 0
             else:
+                assert request.sequences == [request]
                 assert (request.num_computed, request.table.block_ids) == (0, [])
 
     @invariant()
@@ -358,9 +411,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.running + stats.waiting == len(self.live)
         size = scheduler._cache.block_size
         slots = {
-            (request.table.block_ids[position // size], position % size)
+            (sequence.table.block_ids[position // size], position % size)
             for request in scheduler._running.values()
-            for position in range(request.table.num_dropped * size, request.num_in_cache)
+            for sequence in request.sequences
+            for position in range(sequence.table.num_dropped * size, sequence.num_in_cache)
         } | {
             (table.block_ids[position // size], position % size)
             for table, num_tokens in scheduler._groups.held()
@@ -391,7 +445,7 @@ def test_any_order_of_events_leaks_no_block_and_changes_no_token():
     machine = SchedulerMachine
     counts = (
         *("steps", "preemptions", "finished", "aborted_mid_step", "hits", "window_hits", "copies", "evictions", "dropped"),
-        *("swapped_out", "swapped_in", "shared_slots"),
+        *("swapped_out", "swapped_in", "shared_slots", "searches", "refused", "returns"),
     )
     for name in counts:
         setattr(machine, name, 0)

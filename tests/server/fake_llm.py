@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.api.prompts import Prompt, prompt_parts
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoError
 from octavo.protocol.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
 from octavo.protocol.sampling import SamplingParams
@@ -53,7 +54,7 @@ class Call:
     """What the server asked of the fake, and how it went."""
 
     prompt: list[int]
-    sampling: SamplingParams
+    sampling: SamplingParams | BeamSearchParams
     request_id: str
     stream: bool
     cache_salt: str | None = None
@@ -86,6 +87,9 @@ class FakeLLM:
     pages: list[tuple[int, int]] = field(default_factory=list)
     saves: int = 0
     save_error: Exception | None = None
+    most_beams: int = 8
+    # Added to the logprobs of sample i.
+    logprob_steps: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         self.info = EngineInfo(
@@ -145,6 +149,37 @@ class FakeLLM:
             call.finished = True
             if not stream:
                 yield RequestOutput(request_id, None, ids, [sample.whole for sample in samples], True, metrics, 1)
+        finally:
+            call.closed = True
+
+    async def beam_search(
+        self,
+        prompt: Prompt,
+        params: BeamSearchParams,
+        request_id: str,
+        *,
+        logprobs: int | None = None,
+        add_special_tokens: bool = True,
+        priority: int = 0,
+    ) -> AsyncIterator[RequestOutput]:
+        """Beam i leaves out the last i bytes of the reply, and they come in no order."""
+        if params.beam_width > self.most_beams:
+            raise InvalidRequestError(f"beam_width {params.beam_width} is too much", param="beam_width")
+        sampling = SamplingParams(max_tokens=params.max_tokens, logprobs=logprobs)
+        ids = prompt_parts(prompt).token_ids
+        call = Call(ids, params, request_id, False, cache_salt=prompt_parts(prompt).cache_salt, priority=priority)
+        self.calls.append(call)
+        outputs = []
+        try:
+            for index in range(params.beam_width):
+                sample = Sample(self, index, sampling, len(ids))
+                del sample._ids[len(sample._ids) - index :]
+                while not sample.done:
+                    await self._wait_for_turn(call)
+                    sample.step()
+                outputs.insert(0, sample.whole)
+            call.finished = True
+            yield RequestOutput(request_id, None, ids, outputs, True, RequestMetrics(time.monotonic()), 1)
         finally:
             call.closed = True
 
@@ -219,7 +254,7 @@ class Sample:
 
     def _logprobs(self, token_id: int, count: int) -> PositionLogprobs:
         # The sampled token ranks second: the likeliest is always "!".
-        found = {token_id: Logprob(self._llm.logprob_floor, 2, None)}
+        found = {token_id: Logprob(self._llm.logprob_floor + self._more(), 2, None)}
         others = [candidate for candidate in (33, 34, 35, 36, 37) if candidate != token_id]
         for rank, candidate in enumerate(others[:count], start=1):
             found[candidate] = Logprob(-0.1 if rank == 1 else -float(rank), rank if rank == 1 else rank + 1, None)
@@ -232,4 +267,9 @@ class Sample:
         whole.finish_reason, whole.stop_reason = delta.finish_reason, delta.stop_reason
         if whole.logprobs is not None and delta.logprobs is not None:
             whole.logprobs += delta.logprobs
+            whole.cumulative_logprob = (whole.cumulative_logprob or 0.0) + self._llm.logprob_floor + self._more()
         self.done = delta.finish_reason is not None
+
+    def _more(self) -> float:
+        steps, index = self._llm.logprob_steps, self.whole.index
+        return steps[index] if index < len(steps) else 0.0

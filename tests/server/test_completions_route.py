@@ -209,6 +209,7 @@ async def test_model_may_be_left_out(connect, llm: FakeLLM) -> None:
     "fields",
     [
         {"echo": False, "best_of": 1, "suffix": None, "logit_bias": {}, "use_beam_search": False, "length_penalty": 1},
+        {"use_beam_search": None, "early_stopping": False, "best_of": 2, "n": 2, "temperature": 1, "stream": False},
         {"best_of": 2, "n": 2, "temperature": 1, "logit_bias": None, "prompt_logprobs": None, "response_format": {"type": "text"}},
         {"user": "me", "metadata": {"a": "b"}, "service_tier": "auto", "store": True, "safety_identifier": "x", "prompt_cache_key": "k"},
         {"stop": None, "max_tokens": None, "n": None, "stream": None, "seed": None, "stream_options": None, "logprobs": None},

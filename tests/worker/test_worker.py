@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.backends.base import StepInputs
-from octavo.protocol.plan import NewRequest, SampledToken, ScheduledRequest, StepPlan, StepResult
+from octavo.protocol.plan import Continuation, NewRequest, SampledToken, ScheduledRequest, StepPlan, StepResult
 from octavo.protocol.sampling import SamplingParams
 from octavo.worker.request import GrowingArray
 from octavo.worker.worker import Worker
@@ -99,6 +99,62 @@ def test_it_allocates_once_and_closes_the_program() -> None:
     worker.close()
     assert program.events == [("allocate", 100, BLOCK), "run", "close"]
     assert worker.num_requests == 0
+
+
+def beam(name: str, tokens: list[int], **sampling: Any) -> NewRequest:
+    made = new(name, tokens, logprobs=3, **sampling)
+    made.beam = True
+    return made
+
+
+def test_a_beam_grows_by_what_the_plan_says() -> None:
+    worker, program = worker_with()
+    (sampled,) = worker.run(StepPlan(new=[beam("a", [3, 4, 5])], scheduled=[ScheduledRequest("a", 3, [7])])).sampled
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.top_ids[0] == 6
+    plan = StepPlan(continued=[Continuation("a", "a", 11)], scheduled=[ScheduledRequest("a", 1, [])])
+    assert tokens_of(worker.run(plan)) == {"a": 12}
+    assert [step.token_ids.tolist() for step in program.steps] == [[3, 4, 5], [11]]
+
+
+def test_beams_change_places_at_once() -> None:
+    """Each parent is as it was before any of them: two swap, one is new, and one goes on where it is."""
+    worker, program = worker_with()
+    names = ("a", "b", "c")
+    worker.run(
+        StepPlan(
+            new=[beam(name, [place, place]) for place, name in enumerate(names)],
+            scheduled=[ScheduledRequest(name, 2, [place]) for place, name in enumerate(names)],
+        )
+    )
+    moves = [("a", "b", 7), ("b", "a", 8), ("c", "c", 9), ("d", "c", 10)]
+    names = ("a", "b", "c", "d")
+    worker.run(
+        StepPlan(
+            continued=[Continuation(*move) for move in moves],
+            scheduled=[ScheduledRequest(name, 1, [], 0, [(0, 20 + place)]) for place, name in enumerate(names)],
+            copies=[(1, 20, 2), (0, 21, 2), (2, 22, 2), (2, 23, 2)],
+        )
+    )
+    assert worker.num_requests == 4
+    assert program.steps[1].token_ids.tolist() == [7, 8, 9, 10]
+    assert program.steps[1].block_tables.tolist() == [[20], [21], [22], [23]]
+    # Whoever goes on from there has all tokens of it.
+    worker.run(StepPlan(removed=["a", "b", "c"], continued=[Continuation("e", "d", 1)], scheduled=[ScheduledRequest("e", 1, [])]))
+    assert worker._requests["e"].token_ids.view.tolist() == [2, 2, 10, 1]
+    assert program.steps[2].positions.tolist() == [3]
+
+
+def test_a_beam_s_fork_counts_its_own_tokens() -> None:
+    """What penalties have counted is not shared with a beam that goes another way."""
+    worker, _ = worker_with(lambda token, position: np.arange(VOCAB, dtype=np.float32))
+    worker.run(StepPlan(new=[beam("a", [3, 4], presence_penalty=2.0)], scheduled=[ScheduledRequest("a", 2, [0])]))
+    plan = StepPlan(
+        continued=[Continuation("a", "a", 15), Continuation("b", "a", 14)],
+        scheduled=[ScheduledRequest("a", 1, []), ScheduledRequest("b", 1, [], 0, [(0, 1)])],
+        copies=[(0, 1, 2)],
+    )
+    assert tokens_of(worker.run(plan)) == {"a": 14, "b": 15}
 
 
 def test_a_request_grows_by_what_was_sampled() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from octavo.api.recorder import Recorder
 from octavo.config.engine import EngineConfig
 from octavo.engine.client import EngineClient
 from octavo.loading.progress import progress_for
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError, OctavoError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
@@ -96,7 +97,7 @@ class AsyncLLM:
         """A conversation as the model's template writes it. Raises InvalidRequestError."""
         return self._front.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 
-    async def generate(
+    def generate(
         self,
         prompt: Prompt,
         sampling: SamplingParams,
@@ -105,7 +106,7 @@ class AsyncLLM:
         stream: bool = True,
         add_special_tokens: bool = True,
         priority: int = 0,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Generates for one prompt: a string, token ids, or a dictionary with either and a `cache_salt`, as for `LLM.generate`. Under the
         scheduling policy "priority" the lowest `priority` is served first.
 
@@ -114,11 +115,39 @@ class AsyncLLM:
 
         Raises InvalidRequestError for what can't be served, EngineDeadError if the engine dies, OctavoError if this request failed in it.
         """
+        return self._follow(
+            lambda: self._front.prepare(prompt, sampling, request_id, add_special_tokens=add_special_tokens, priority=priority),
+            request_id,
+            stream,
+        )
+
+    def beam_search(
+        self,
+        prompt: Prompt,
+        params: BeamSearchParams,
+        request_id: str,
+        *,
+        logprobs: int | None = None,
+        add_special_tokens: bool = True,
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Searches the continuations of one prompt by beams. There is one RequestOutput, with `beam_width` outputs, the best first, and
+        `logprobs` likeliest tokens at each position; None: none at all. For the rest see `generate`."""
+        return self._follow(
+            lambda: self._front.prepare_beam_search(
+                prompt, params, request_id, logprobs=logprobs, add_special_tokens=add_special_tokens, priority=priority
+            ),
+            request_id,
+            stream=False,
+        )
+
+    async def _follow(self, prepare: Callable[[], Generation], request_id: str, stream: bool) -> AsyncGenerator[RequestOutput, None]:
+        """Sends a request to the engine and gives what comes of it."""
         if request_id in self._keys:
             raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
         if not self.is_alive:
             raise self._engine.dead_error()
-        generation = self._front.prepare(prompt, sampling, request_id, add_special_tokens=add_special_tokens, priority=priority)
+        generation = prepare()
         news = asyncio.Event()
         self._waiting[generation.key], self._keys[request_id] = _Waiting(generation, news), generation.key
         try:
@@ -203,7 +232,7 @@ class AsyncLLM:
                 len(generation.prompt_token_ids),
                 generation.num_generation_tokens,
                 generation.metrics,
-                generation.sampling.n,
+                generation.n,
                 generation.sampling.max_tokens,
             )
 
@@ -230,13 +259,13 @@ class AsyncLLM:
             waiting = self._waiting.get(key)
             if waiting is None:
                 continue
-            sample = waiting.generation.samples[int(index)]
-            known, previous = len(sample.token_ids), sample.last_token_time
-            if waiting.generation.push(int(index), output, now):
+            generation = waiting.generation
+            known, previous = generation.num_generation_tokens, generation.samples[int(index)].last_token_time
+            if generation.push(int(index), output, now):
                 cut.append(output.request_id)
             # What the engine made beyond a stop string is not part of the answer.
-            if self._recorder is not None and len(sample.token_ids) > known:
-                self._recorder.on_tokens(waiting.generation.metrics, len(sample.token_ids) - known, now, previous)
+            if self._recorder is not None and generation.num_generation_tokens > known:
+                self._recorder.on_tokens(generation.metrics, generation.num_generation_tokens - known, now, previous)
             waiting.news.set()
         if cut:
             self._abort_later(cut)

@@ -19,6 +19,7 @@ from octavo.kvcache.window import Window
 from octavo.loading.open import open_checkpoint
 from octavo.loading.progress import Progress
 from octavo.loading.resolve import resolve_model
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError, ModelLoadError
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineInfo
@@ -60,14 +61,15 @@ class FrontEnd:
         self._chat_template = load_chat_template(chat_template) if chat_template is not None else None
         self._seeds = SeedSource(config.seed)
         self._keys = itertools.count()
-        self._policy = config.scheduler.scheduling_policy
+        self._scheduler = config.scheduler
         self._limits: Limits | None = None
         self._vocab_size = 0
 
     def attach(self, info: EngineInfo) -> None:
         """Learns the limits of the engine."""
         window = None if info.sliding_window is None else Window(info.sliding_window, 1)
-        self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size, self._policy, window)
+        policy, seats = self._scheduler.scheduling_policy, self._scheduler.max_num_seqs
+        self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size, policy, seats, window)
         self._vocab_size = info.vocab_size
 
     def default_params(self) -> SamplingParams:
@@ -84,16 +86,55 @@ class FrontEnd:
         self, prompt: Prompt, sampling: SamplingParams, request_id: str, *, add_special_tokens: bool = True, priority: int = 0
     ) -> Generation:
         """A request ready for the engine. Raises InvalidRequestError for a prompt or parameters that can't be served."""
-        if self._limits is None:
-            raise RuntimeError("no engine is attached")
         if not isinstance(sampling, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(sampling).__name__}", param="sampling_params")
         sampling.verify(self._vocab_size)
         self._check_min_tokens(sampling)
+        return self._prepare(prompt, sampling, request_id, add_special_tokens, priority, None)
+
+    def prepare_beam_search(
+        self,
+        prompt: Prompt,
+        params: BeamSearchParams,
+        request_id: str,
+        *,
+        logprobs: int | None = None,
+        add_special_tokens: bool = True,
+        priority: int = 0,
+    ) -> Generation:
+        """A beam search ready for the engine, of whose tokens `logprobs` likeliest alternatives are told; None: no logprobs. Raises
+        InvalidRequestError for a prompt or parameters that can't be served."""
+        if not isinstance(params, BeamSearchParams):
+            raise InvalidRequestError(f"params must be BeamSearchParams, not {type(params).__name__}", param="params")
+        params = params.clone()
+        sampling = SamplingParams(
+            temperature=0,
+            seed=0,
+            max_tokens=params.max_tokens,
+            ignore_eos=params.ignore_eos,
+            logprobs=logprobs,
+            skip_special_tokens=params.skip_special_tokens,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+        )
+        return self._prepare(prompt, sampling, request_id, add_special_tokens, priority, params)
+
+    def _prepare(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams,
+        request_id: str,
+        add_special_tokens: bool,
+        priority: int,
+        beam_search: BeamSearchParams | None,
+    ) -> Generation:
+        if self._limits is None:
+            raise RuntimeError("no engine is attached")
         self._limits.check_priority(priority)
         parts = prompt_parts(prompt)
         ids = self.tokenizer.encode(parts.text or "", add_special_tokens) if parts.token_ids is None else parts.token_ids
         self._limits.check_prompt(ids)
+        if beam_search is not None:
+            self._limits.check_beam_search(len(ids), beam_search, 0 if beam_search.ignore_eos else len(self.eos_token_ids))
         seed = sampling.seed if sampling.seed is not None else self._seeds.next()
         return Generation(
             key=str(next(self._keys)),
@@ -107,6 +148,7 @@ class FrontEnd:
             arrival_time=time.monotonic(),
             cache_salt=parts.cache_salt,
             priority=priority,
+            beam_search=beam_search,
         )
 
     def _check_min_tokens(self, sampling: SamplingParams) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from octavo.api.sample import Sample
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineOutput, EngineRequest
@@ -16,7 +17,8 @@ SEED_LIMIT = 1 << 63
 
 
 class Generation:
-    """Follows a request through the engine, which sees each of its `n` samples as a request of its own, named `KEY:INDEX`.
+    """Follows a request through the engine, which sees each of its `n` samples as a request of its own, named `KEY:INDEX`. A beam search is
+    one request there, named `KEY:0`, and its samples here are what it found.
 
     `key` is never used twice for one engine: a caller may use a request id again at once, while the engine still has news of the first.
     """
@@ -34,6 +36,7 @@ class Generation:
         arrival_time: float,
         cache_salt: str | None = None,
         priority: int = 0,
+        beam_search: BeamSearchParams | None = None,
     ) -> None:
         self.key = key
         self.request_id = request_id
@@ -43,16 +46,19 @@ class Generation:
         self.metrics = RequestMetrics(arrival_time)
         self.error: str | None = None
         self._num_cached_tokens: int | None = None
-        self.samples = [Sample(index, tokenizer, prompt_token_ids, sampling) for index in range(sampling.n)]
+        self.n = sampling.n if beam_search is None else beam_search.beam_width
+        self.samples = [Sample(index, tokenizer, prompt_token_ids, sampling) for index in range(self.n)]
         self._eos_token_ids = eos_token_ids
         self._seed = seed
         self._cache_salt = cache_salt
         self._priority = priority
+        self._beam_search = beam_search
 
     def engine_requests(self) -> Iterator[EngineRequest]:
-        """One request for each sample; sample i draws with the seed `seed + i`."""
-        group = self.key if len(self.samples) > 1 else None
-        for sample in self.samples:
+        """One request for each sample, which draws with the seed `seed + i`, or one for all beams."""
+        asked = self.samples if self._beam_search is None else self.samples[:1]
+        group = self.key if len(asked) > 1 else None
+        for sample in asked:
             # Text and stop strings are this side's; the engine needs numbers only.
             sampling = msgspec.structs.replace(self.sampling, n=1, stop=None, seed=(self._seed + sample.index) % SEED_LIMIT)
             yield EngineRequest(
@@ -64,6 +70,7 @@ class Generation:
                 group_id=group,
                 cache_salt=self._cache_salt,
                 priority=self._priority,
+                beam_search=self._beam_search,
             )
 
     def engine_id(self, index: int) -> str:
@@ -88,10 +95,12 @@ class Generation:
 
     def unfinished_ids(self) -> list[str]:
         """The engine's names of what still runs."""
-        return [self.engine_id(sample.index) for sample in self.samples if not sample.finished]
+        asked = self.samples if self._beam_search is None else self.samples[:1]
+        return [self.engine_id(sample.index) for sample in asked if not sample.finished]
 
     def push(self, index: int, output: EngineOutput, now: float) -> bool:
-        """Takes in what a step gave a sample; nothing once that is finished. True if the engine must be told to end it."""
+        """Takes in what a step gave a sample, or what was found for all; nothing once that is finished. True if the engine must be told to
+        end it."""
         sample = self.samples[index]
         if sample.finished:
             return False
@@ -102,12 +111,17 @@ class Generation:
             # The sample that is heard of first is the one that found, or computed, the prompt for all.
             self._num_cached_tokens = output.num_cached_tokens
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
-        if output.token_ids:
+        if output.token_ids or output.hypotheses:
             metrics.first_token_time = metrics.first_token_time or now
             metrics.last_token_time = sample.last_token_time = now
         if output.error is not None:
             self.error = output.error
-        cut = sample.push(output)
+        if output.hypotheses is None:
+            cut = sample.push(output)
+        else:
+            cut = False
+            for each, found in zip(self.samples, output.hypotheses, strict=True):
+                each.push_hypothesis(found)
         if sample.finished and self.finished:
             metrics.finished_time = now
         return cut

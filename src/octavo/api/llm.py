@@ -6,10 +6,11 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from octavo.api.beams import beams_of
 from octavo.api.front_end import open_front_end
 from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
@@ -20,8 +21,9 @@ from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, Model
 from octavo.config.values import settled
 from octavo.engine.core import build_core
 from octavo.loading.progress import progress_for
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import ConfigError, InvalidRequestError, OctavoError
-from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.outputs import BeamSearchOutput, RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
@@ -144,7 +146,7 @@ class LLM:
         """
         listed = as_prompts(prompts)
         params, priorities = self._params_for(len(listed), sampling_params), as_priorities(priority, len(listed))
-        return self._run(listed, params, use_tqdm, add_special_tokens=True, priorities=priorities)
+        return self._generate(listed, params, use_tqdm, add_special_tokens=True, priorities=priorities)
 
     def chat(
         self,
@@ -171,7 +173,27 @@ class LLM:
             self._front.render_chat(conversation, add_generation_prompt=add_generation_prompt, **extra) for conversation in conversations
         ]
         # The template writes the special tokens itself.
-        return self._run(prompts, self._params_for(len(prompts), sampling_params), use_tqdm, add_special_tokens=False)
+        return self._generate(prompts, self._params_for(len(prompts), sampling_params), use_tqdm, add_special_tokens=False)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False, priority: Sequence[int] | None = None
+    ) -> list[BeamSearchOutput]:
+        """Searches the likeliest continuations of prompts by beams, in one batch; the results are in the order of the prompts.
+
+        `prompts` and `priority` are as for `generate`. Each result has `beam_width` sequences, the best first, whose `logprobs` list the
+        2 · beam_width likeliest tokens of each position. Raises as `generate` does.
+        """
+        listed = as_prompts(prompts)
+        priorities = as_priorities(priority, len(listed))
+        if not isinstance(params, BeamSearchParams):
+            raise InvalidRequestError(f"params must be BeamSearchParams, not {type(params).__name__}", param="params")
+        params = params.clone()
+        logprobs = 2 * params.beam_width
+
+        def prepare(index: int, request_id: str) -> Generation:
+            return self._front.prepare_beam_search(listed[index], params, request_id, logprobs=logprobs, priority=priorities[index])
+
+        return [beams_of(generation, self._front.tokenizer, params) for generation in self._run(len(listed), prepare, use_tqdm)]
 
     def reset_prefix_cache(self) -> bool:
         """Forgets all blocks that could be found by what they hold, once no batch runs; True when that is done."""
@@ -231,7 +253,7 @@ class LLM:
             raise InvalidRequestError(f"there are {count} prompts but {len(given)} sampling_params", param="sampling_params")
         return list(given)
 
-    def _run(
+    def _generate(
         self,
         prompts: list[Prompt],
         params: list[SamplingParams],
@@ -240,15 +262,23 @@ class LLM:
         add_special_tokens: bool,
         priorities: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
+        ranks = priorities or [0] * len(prompts)
+
+        def prepare(index: int, request_id: str) -> Generation:
+            return self._front.prepare(
+                prompts[index], params[index], request_id, add_special_tokens=add_special_tokens, priority=ranks[index]
+            )
+
+        return [generation.output() for generation in self._run(len(prompts), prepare, use_tqdm)]
+
+    def _run(self, count: int, prepare: Callable[[int, str], Generation], use_tqdm: bool) -> list[Generation]:
+        """Prepares `count` requests, each from its index and id, and does them all."""
         with self._turns.take():
             if self._closed:
                 raise RuntimeError("this LLM is closed")
-            generations = [
-                self._front.prepare(prompt, sampling, str(next(self._ids)), add_special_tokens=add_special_tokens, priority=priority)
-                for prompt, sampling, priority in zip(prompts, params, priorities or [0] * len(prompts), strict=True)
-            ]
+            generations = [prepare(index, str(next(self._ids))) for index in range(count)]
             self._finish(generations, use_tqdm)
-        return [generation.output() for generation in generations]
+        return generations
 
     def _finish(self, generations: list[Generation], use_tqdm: bool) -> None:
         """Steps until all are done."""
@@ -278,7 +308,7 @@ class LLM:
                 self._core.abort(output.request_id)
             if generation.error is not None:
                 raise OctavoError(f"request {generation.request_id} failed: {generation.error}")
-            bar.add_tokens(len(output.token_ids))
+            bar.add_tokens(len(output.token_ids) + sum(len(found.token_ids) for found in output.hypotheses or ()))
             # A sample ends but once: no output follows.
             if (cut or output.finish_reason is not None) and generation.finished:
                 bar.finish_request(len(generation.prompt_token_ids))

@@ -6,7 +6,7 @@ import math
 
 from octavo.protocol.outputs import CompletionOutput, Logprob, PositionLogprobs
 from octavo.protocol.sampling import SamplingParams
-from octavo.protocol.wire import EngineOutput, TokenLogprobs
+from octavo.protocol.wire import BeamHypothesis, EngineOutput, TokenLogprobs
 from octavo.text.detokenizer import IncrementalDetokenizer
 from octavo.text.stop import StopChecker
 from octavo.text.tokenizer import Tokenizer
@@ -35,6 +35,11 @@ class Sample:
         self._stop = StopChecker(sampling.stop_list, sampling.include_stop_str_in_output)
 
     @property
+    def cumulative_logprob(self) -> float | None:
+        """The sum of its tokens' logprobs, if they were asked for."""
+        return self._cumulative
+
+    @property
     def finished(self) -> bool:
         """Whether no token will be added."""
         return self.finish_reason is not None
@@ -53,6 +58,11 @@ class Sample:
         if output.finish_reason is not None and not self._flush():
             self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         return False
+
+    def push_hypothesis(self, found: BeamHypothesis) -> None:
+        """Takes in, whole, what a beam search found."""
+        self.push(EngineOutput("", found.token_ids, found.logprobs, found.finish_reason))
+        self._cumulative = found.cumulative_logprob
 
     def finish(self, reason: str) -> None:
         """Ends the sample from outside."""

@@ -166,7 +166,9 @@ class StaticManager(KVCacheManager):
         self._max_model_len = max_model_len
         self._max_output = max_output
 
-    def new_table(self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None, owner: str = "") -> BlockTable:
+    def new_table(
+        self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None, owner: str = "", keep_all: bool = False
+    ) -> BlockTable:
         """A table that is empty until its sequence is admitted."""
         most = self._max_model_len if self._max_output is None else min(self._max_model_len, len(token_ids) + self._max_output)
         return StaticTable(self.store, self.block_size, self._allocator, most, owner)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import Coroutine
 from contextlib import aclosing
 from itertools import count
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from octavo.api.async_llm import AsyncLLM
 from octavo.cli.talk import Message, OnText, Reply
 from octavo.config.engine import EngineConfig
-from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
 
 T = TypeVar("T")
@@ -54,7 +53,7 @@ class LocalTalker:
         params = SamplingParams(**{"max_tokens": None, **self._llm.default_sampling, **sampling})
         outputs = self._llm.generate(prompt, params, f"cli-{next(self._ids)}", stream=True, add_special_tokens=add_special_tokens)
         reason = None
-        async with aclosing(cast("AsyncGenerator[RequestOutput, None]", outputs)):
+        async with aclosing(outputs):
             async for output in outputs:
                 if output.outputs[0].text:
                     on_text(output.outputs[0].text)

@@ -43,7 +43,11 @@ class EngineCore:
 
     def add(self, request: EngineRequest) -> None:
         """Queues a request. Raises InvalidRequestError if it can never run."""
-        request.sampling.verify(self.info.vocab_size)
+        if request.beam_search is None:
+            request.sampling.verify(self.info.vocab_size)
+        else:
+            # Twice as many logprobs as beams may be asked for.
+            request.sampling.verify(self.info.vocab_size, max_logprobs=-1)
         if request.sampling.seed is None:
             raise ValueError("the front end gives every request a seed")
         self._scheduler.add(request)

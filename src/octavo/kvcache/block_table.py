@@ -232,8 +232,8 @@ class BlockTable:
 
     def to_swap(self, num_tokens: int) -> tuple[int, int]:
         """What it would take to do without the blocks of the first `num_tokens` tokens, which are in the cache: the blocks to copy to swap
-        space, and the tokens to compute again without it. Of tables without a window, as all that has to do with swap space. Blocks that are there already aren't copied, and those that others hold and that
-        can be found needn't be computed. O(blocks)."""
+        space, and the tokens to compute again without it. Blocks that are there already aren't copied, and those that others hold and that
+        can be found needn't be computed. Of tables without a window, as all that has to do with swap space. O(blocks)."""
         ids, size, store = self.block_ids[: blocks_for(num_tokens, self.block_size)], self.block_size, self._store
         full = num_tokens // size
         copies = sum(place >= full or store.swap.slot_of(block_id) is None for place, block_id in enumerate(ids))

@@ -10,7 +10,7 @@ from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.block_table import BlockTable
 from octavo.kvcache.prefix_index import CachedBlock
 from octavo.kvcache.saved_block import SavedBlock
-from octavo.kvcache.window import Window
+from octavo.kvcache.window import NO_END, Window
 
 
 class KVCacheManager:
@@ -39,15 +39,16 @@ class KVCacheManager:
         self._scope = scope or CacheScope()
         self._hash = hash_block
 
-    def new_table(self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None, owner: str = "") -> BlockTable:
+    def new_table(
+        self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None, owner: str = "", keep_all: bool = False
+    ) -> BlockTable:
         """An empty table for a sequence; `token_ids` is the sequence's own list, which may grow. Its blocks are held in the name
-        of `owner`."""
+        of `owner`; with `keep_all` also those that the window has passed."""
+        window = self.window if self.window is None or not keep_all else replace(self.window, size=NO_END)
         if not self.prefix_caching:
-            return BlockTable(self.store, self.block_size, owner=owner, window=self.window)
+            return BlockTable(self.store, self.block_size, owner=owner, window=window)
         scope = self._scope_of(adapter, None if salt is None else salt_digest(salt))
-        return BlockTable(
-            self.store, self.block_size, BlockKeys(token_ids, self.block_size, scope, self._hash), owner=owner, window=self.window
-        )
+        return BlockTable(self.store, self.block_size, BlockKeys(token_ids, self.block_size, scope, self._hash), owner=owner, window=window)
 
     def saved(self) -> tuple[list[int], list[SavedBlock]]:
         """The ids of all blocks that can be found, and what each holds, parents before their children; the more likely a block is to be

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# More tokens than a sequence can have.
+NO_END = 1 << 40
+
 
 @dataclass(frozen=True, slots=True)
 class Window:

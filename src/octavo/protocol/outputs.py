@@ -40,6 +40,29 @@ class CompletionOutput:
 
 
 @dataclass(slots=True)
+class BeamSearchSequence:
+    """One sequence that a beam search found.
+
+    `tokens` are the prompt's and the generated ones, the end token last if there is one, and `text` is theirs; `logprobs` has one entry for
+    each generated token, and `cum_logprob` is their sum. `finish_reason` is "stop" (an end token) or "length".
+    """
+
+    tokens: list[int]
+    logprobs: list[PositionLogprobs]
+    cum_logprob: float = 0.0
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """What a beam search found for one prompt: `beam_width` sequences, the best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+@dataclass(slots=True)
 class RequestMetrics:
     """Times of one request in seconds of `time.monotonic()`; None for what has not happened."""
 

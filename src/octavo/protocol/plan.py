@@ -15,7 +15,8 @@ from octavo.protocol.wire import TokenLogprobs
 class NewRequest(msgspec.Struct, array_like=True):
     """A request that the worker does not hold: first scheduled, or resumed after a preemption.
 
-    `token_ids` are all tokens known so far: `num_prompt_tokens` of the prompt, then those sampled before a preemption.
+    `token_ids` are all tokens known so far: `num_prompt_tokens` of the prompt, then those sampled before a preemption. A `beam` does not
+    grow by what is sampled, but by what a later plan says.
     """
 
     request_id: str
@@ -24,6 +25,16 @@ class NewRequest(msgspec.Struct, array_like=True):
     sampling: SamplingParams
     eos_token_ids: list[int]
     num_computed_tokens: int = 0
+    beam: bool = False
+
+
+class Continuation(msgspec.Struct, array_like=True):
+    """Beam `request_id`, new or known, goes on as beam `parent_id`, which may be itself: with its tokens and blocks, and `token_id` after
+    them."""
+
+    request_id: str
+    parent_id: str
+    token_id: int
 
 
 class ScheduledRequest(msgspec.Struct, array_like=True):
@@ -43,7 +54,8 @@ class ScheduledRequest(msgspec.Struct, array_like=True):
 
 
 class StepPlan(msgspec.Struct, array_like=True):
-    """One step. `removed` (finished, aborted or preempted requests) are forgotten by the worker before anything else.
+    """One step. `removed` (finished, aborted or preempted requests) are forgotten by the worker before anything else. Then all `continued`
+    beams take the places of each other at once: each parent as it was before any of them.
 
     Before anything is computed blocks are copied, in this order: `swaps_out`, (block, slot), to a slot of swap space; `copies`, (source,
     destination, num_tokens), the first `num_tokens` slots of block `source` to block `destination`, whose other slots are cleared; and
@@ -56,6 +68,7 @@ class StepPlan(msgspec.Struct, array_like=True):
     copies: list[tuple[int, int, int]] = []
     swaps_out: list[tuple[int, int]] = []
     swaps_in: list[tuple[int, int]] = []
+    continued: list[Continuation] = []
 
     @property
     def num_tokens(self) -> int:

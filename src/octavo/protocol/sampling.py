@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import numbers
-import reprlib
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from octavo.protocol.checks import flag, integer, number, show
 from octavo.protocol.errors import InvalidRequestError
 
 MAX_N = 16_384
-MAX_INT = 2**63 - 1
 GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 2.0
@@ -23,8 +20,6 @@ UNSUPPORTED_FIELDS = frozenset(
     {
         "allowed_token_ids",
         "bad_words",
-        "best_of",
-        "early_stopping",
         "extra_args",
         "flat_logprobs",
         "guided_choice",
@@ -32,7 +27,6 @@ UNSUPPORTED_FIELDS = frozenset(
         "guided_grammar",
         "guided_json",
         "guided_regex",
-        "length_penalty",
         "logit_bias",
         "logits_processors",
         "logprob_token_ids",
@@ -49,7 +43,6 @@ UNSUPPORTED_FIELDS = frozenset(
         "trace_decode_token_ids",
         "truncate_prompt_tokens",
         "truncation_side",
-        "use_beam_search",
         "vllm_xargs",
         "watermarking",
     }
@@ -158,34 +151,32 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
         return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
     def _check_numbers(self) -> None:
-        self.n = _integer("n", self.n, 1, MAX_N)
-        self.presence_penalty = _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        self.frequency_penalty = _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        self.repetition_penalty = _number("repetition_penalty", self.repetition_penalty, 0.0, None, open_low=True)
-        self.temperature = _number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
-        self.top_p = _number("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        self.top_k = max(_integer("top_k", self.top_k, -1), 0)
-        self.min_p = _number("min_p", self.min_p, 0.0, 1.0)
+        self.n = integer("n", self.n, 1, MAX_N)
+        self.presence_penalty = number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        self.frequency_penalty = number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        self.repetition_penalty = number("repetition_penalty", self.repetition_penalty, 0.0, None, open_low=True)
+        self.temperature = number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
+        self.top_p = number("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        self.top_k = max(integer("top_k", self.top_k, -1), 0)
+        self.min_p = number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
-            seed = _integer("seed", self.seed, -(2**63))
+            seed = integer("seed", self.seed, -(2**63))
             self.seed = None if seed == -1 else seed
 
     def _check_lengths(self) -> None:
         if self.max_tokens is not None:
-            self.max_tokens = _integer("max_tokens", self.max_tokens, 1)
-        self.min_tokens = _integer("min_tokens", self.min_tokens, 0)
+            self.max_tokens = integer("max_tokens", self.max_tokens, 1)
+        self.min_tokens = integer("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 f"min_tokens must be at most max_tokens ({self.max_tokens}), got {self.min_tokens}.", param="min_tokens"
             )
         if self.logprobs is not None:
-            self.logprobs = _integer("logprobs", self.logprobs, -1)
+            self.logprobs = integer("logprobs", self.logprobs, -1)
 
     def _check_stops(self) -> None:
         for name in _FLAGS:
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise InvalidRequestError(f"{name} must be true or false, got {_show(value)}.", param=name)
+            flag(name, getattr(self, name))
         if isinstance(self.stop, str):
             _stop_string(self.stop)
         elif self.stop is not None:
@@ -194,7 +185,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
             raise InvalidRequestError("stop needs detokenize to be true, got false.", param="stop")
         if self.stop_token_ids is not None:
             ids = _items("stop_token_ids", self.stop_token_ids, "a list of token ids")
-            self.stop_token_ids = [_integer("stop_token_ids", item, 0, what="every id of stop_token_ids") for item in ids]
+            self.stop_token_ids = [integer("stop_token_ids", item, 0, what="every id of stop_token_ids") for item in ids]
 
 
 _FLAGS = ("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output")
@@ -205,51 +196,19 @@ def unsupported_fields(names: Iterable[str]) -> list[str]:
     return [name for name in names if name in UNSUPPORTED_FIELDS]
 
 
-def _show(value: object) -> str:
-    """The value for an error message: short whatever it is. (Python refuses to print very long integers.)"""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"an integer of {value.bit_length()} bits"
-    return reprlib.repr(value)
-
-
-def _integer(name: str, value: object, low: int, high: int = MAX_INT, what: str | None = None) -> int:
-    """`value` as an int within [low, high]; a bool is not an integer, nor is 1.0."""
-    number = int(value) if isinstance(value, numbers.Integral) and not isinstance(value, bool) else None
-    if number is not None and low <= number <= high:
-        return number
-    open_ended = high == MAX_INT and low >= -1 and (number is None or number < low)
-    limit = f"of at least {low}" if open_ended else f"from {low} to {high}"
-    raise InvalidRequestError(f"{what or name} must be an integer {limit}, got {_show(value)}.", param=name)
-
-
-def _number(name: str, value: object, low: float, high: float | None, *, open_low: bool = False) -> float:
-    """`value` as a finite float within [low, high], or above low if `open_low`."""
-    number = math.nan
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-    if math.isfinite(number) and (number > low if open_low else number >= low) and (high is None or number <= high):
-        return number
-    lower = f"above {low:g}" if open_low else f"from {low:g}"
-    upper = " and finite" if high is None else f" and at most {high:g}" if open_low else f" to {high:g}"
-    raise InvalidRequestError(f"{name} must be a number {lower}{upper}, got {_show(value)}.", param=name)
-
-
 def _items(name: str, value: object, what: str) -> list[object]:
     if not isinstance(value, list | tuple):
-        raise InvalidRequestError(f"{name} must be {what}, got {_show(value)}.", param=name)
+        raise InvalidRequestError(f"{name} must be {what}, got {show(value)}.", param=name)
     return list(value)
 
 
 def _stop_string(value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidRequestError(f"every string of stop must be a string, got {_show(value)}.", param="stop")
+        raise InvalidRequestError(f"every string of stop must be a string, got {show(value)}.", param="stop")
     if not value:
         raise InvalidRequestError("stop must not hold an empty string, got ''.", param="stop")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidRequestError(f"stop must be valid Unicode, got {_show(value)} with a lone surrogate.", param="stop") from None
+        raise InvalidRequestError(f"stop must be valid Unicode, got {show(value)} with a lone surrogate.", param="stop") from None
     return value

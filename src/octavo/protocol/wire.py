@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.sampling import SamplingParams
 
 
@@ -13,6 +14,9 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     `eos_token_ids` are the model's own end tokens; they end the request unless `sampling.ignore_eos`. Blocks of a request with a
     `cache_salt` are found by requests with the same one only. The lower its `priority`, the earlier it is served, under the scheduling
     policy "priority".
+
+    With `beam_search` it is not a sample but a search: `sampling` then says only how many tokens there may be, whether end tokens count and
+    how many logprobs to report, and one EngineOutput with `hypotheses` comes, at the end. A "#" in a `request_id` is the scheduler's own.
     """
 
     request_id: str
@@ -23,6 +27,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     group_id: str | None = None
     cache_salt: str | None = None
     priority: int = 0
+    beam_search: BeamSearchParams | None = None
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
@@ -34,11 +39,20 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
     top_logprobs: list[float] = []
 
 
+class BeamHypothesis(msgspec.Struct, array_like=True):
+    """A sequence that a beam search found: its tokens, with the end token if it has one, their summed logprobs, and "stop" or "length"."""
+
+    token_ids: list[int]
+    cumulative_logprob: float
+    finish_reason: str
+    logprobs: list[TokenLogprobs] | None = None
+
+
 class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
     """What one step gave one request: new tokens, and why it ended if it did.
 
     `finish_reason` is None, "stop", "length", "abort" or "error"; `stop_reason` the stop token id of the request's own list.
-    `num_cached_tokens` of its prompt were found computed when it was first scheduled.
+    `num_cached_tokens` of its prompt were found computed when it was first scheduled. `hypotheses` are a beam search's, the best first.
     """
 
     request_id: str
@@ -50,6 +64,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
     first_scheduled_time: float | None = None
     num_preemptions: int = 0
     num_cached_tokens: int = 0
+    hypotheses: list[BeamHypothesis] | None = None
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):

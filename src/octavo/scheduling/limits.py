@@ -6,19 +6,22 @@ from dataclasses import dataclass
 
 from octavo.config.values import shown
 from octavo.kvcache.window import Window
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError
+from octavo.scheduling.room import beam_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Sizes of the engine: tokens a block, blocks in the pool, tokens in the model's context, tokens in the vocabulary; the policy by which
-    it schedules; and the window that bounds how many blocks a request holds."""
+    it schedules; sequences in a step; and the window that bounds how many blocks a request holds, but for beam searches."""
 
     block_size: int
     num_blocks: int
     max_model_len: int
     vocab_size: int
     scheduling_policy: str = "fcfs"
+    max_num_seqs: int = 64
     window: Window | None = None
 
     @property
@@ -48,6 +51,30 @@ class Limits:
             )
         if not -(2**63) <= priority < 2**63:
             raise InvalidRequestError(f"priority must fit into 64 bits, which {shown(priority)} does not", param="priority")
+
+    def check_beam_search(self, num_prompt_tokens: int, params: BeamSearchParams, num_end_tokens: int) -> None:
+        """Raises InvalidRequestError (param "beam_width") for a search that could not be finished even alone: more beams than sequences in
+        a step, than tokens to go on with, or than the pool can hold when all are as long as they may get and share only the prompt."""
+        width = params.beam_width
+        if width > self.max_num_seqs:
+            raise InvalidRequestError(
+                f"beam_width {width} needs as many sequences at once, but the engine runs at most {self.max_num_seqs} (max_num_seqs)",
+                param="beam_width",
+            )
+        if width + num_end_tokens > self.vocab_size:
+            raise InvalidRequestError(
+                f"beam_width {width} needs as many tokens to go on with, but the vocabulary has {self.vocab_size}, "
+                f"{num_end_tokens} of which end the text",
+                param="beam_width",
+            )
+        most = min(params.max_tokens, self.max_model_len - num_prompt_tokens)
+        needed = beam_blocks(num_prompt_tokens, num_prompt_tokens + most, width, self.block_size)
+        if needed > self.num_blocks:
+            raise InvalidRequestError(
+                f"beam_width {width} with a prompt of {num_prompt_tokens} tokens and up to {most} of output can need {needed} blocks of "
+                f"KV cache, but the whole cache has {self.num_blocks}; lower beam_width or max_tokens",
+                param="beam_width",
+            )
 
     def check_prompt(self, token_ids: list[int]) -> None:
         """Raises InvalidRequestError (param "prompt") for a prompt that is empty, holds a token id outside the vocabulary, or leaves no

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Protocol
 
 from octavo.kvcache.manager import KVCacheManager
 from octavo.kvcache.swap_space import Swapped
-from octavo.protocol.plan import NewRequest
-from octavo.protocol.wire import EngineRequest
+from octavo.protocol.plan import Continuation, NewRequest
+from octavo.protocol.wire import BeamHypothesis, EngineRequest, TokenLogprobs
 
 
 class RequestStatus(Enum):
@@ -16,6 +17,34 @@ class RequestStatus(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+class Search(Protocol):
+    """What a request with several sequences does besides (`beam_search.BeamSearch`). `sequences` are those that run, the request first."""
+
+    sequences: list[Request]
+
+    @property
+    def seats(self) -> int:
+        """Sequences that may run at once."""
+        ...
+
+    @property
+    def blocks_to_fork(self) -> int:
+        """Blocks that sequences which do not run yet take for the tokens that they know."""
+        ...
+
+    def take_pending(self) -> list[Continuation]:
+        """What the worker has to be told before it computes the next of the sequences."""
+        ...
+
+    def take(self, sequence: Request, logprobs: TokenLogprobs) -> list[BeamHypothesis] | None:
+        """What may follow one of the sequences. Gives what was found, if that ends the search."""
+        ...
+
+    def park(self) -> None:
+        """The sequences have lost their blocks, and the worker has forgotten them."""
+        ...
 
 
 class Request:
@@ -27,7 +56,8 @@ class Request:
     told of. `swapped` is where tokens of a waiting request lie in swap space, if any do. `max_known` is the number of known tokens at which
     generation ends with "length". `arrival_time` (the front end's) and `first_scheduled_time` (the scheduler's clock) are in seconds.
     `held_by_worker` says that a plan has introduced the request and none has removed it since. `number` counts the requests in the order
-    in which they came; `favoured` ones have been overtaken often enough.
+    in which they came; `favoured` ones have been overtaken often enough. A request that searches by beams has a `search`, whose sequences
+    have the request as their `owner`; others own themselves. With `keep_all` no block is given back because a window has passed it.
     """
 
     __slots__ = (
@@ -45,10 +75,12 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "number",
+        "owner",
         "priority",
         "replaced",
         "request_id",
         "sampling",
+        "search",
         "status",
         "stop_token_ids",
         "swapped",
@@ -57,7 +89,7 @@ class Request:
         "worker_eos_token_ids",
     )
 
-    def __init__(self, request: EngineRequest, cache: KVCacheManager, context: int, number: int = 0) -> None:
+    def __init__(self, request: EngineRequest, cache: KVCacheManager, context: int, number: int = 0, *, keep_all: bool = False) -> None:
         sampling = request.sampling
         self.request_id = request.request_id
         self.group_id = request.group_id
@@ -76,7 +108,7 @@ class Request:
         self.num_computed = 0
         self.num_in_cache = 0
         self.num_cached_tokens = 0
-        self.table = cache.new_table(self.token_ids, salt=request.cache_salt, owner=request.request_id)
+        self.table = cache.new_table(self.token_ids, salt=request.cache_salt, owner=request.request_id, keep_all=keep_all)
         self.replaced: list[tuple[int, int]] = []
         self.swapped: Swapped | None = None
         self.status = RequestStatus.WAITING
@@ -84,6 +116,33 @@ class Request:
         self.arrival_time = request.arrival_time
         self.first_scheduled_time: float | None = None
         self.held_by_worker = False
+        self.owner = self
+        self.search: Search | None = None
+
+    @property
+    def sequences(self) -> list[Request]:
+        """What of it runs: itself, or its beams, of which it is the first."""
+        return [self] if self.search is None else self.search.sequences
+
+    @property
+    def seats(self) -> int:
+        """Sequences that it may have running at once."""
+        return 1 if self.search is None else self.search.seats
+
+    def next_count(self, budget: int) -> int:
+        """How many of its tokens come next: all that are known, within `budget` and what the pool could ever hold of them."""
+        return min(self.num_known - self.num_computed, budget, self.table.most_step(self.num_computed))
+
+    def shares(self, budget: int) -> list[tuple[Request, int]]:
+        """Tokens that each of its sequences computes next, of `budget` together."""
+        shares = []
+        for sequence in self.sequences:
+            count = sequence.next_count(budget)
+            # A beam that is computed waits for the others.
+            if count:
+                shares.append((sequence, count))
+                budget -= count
+        return shares
 
     @property
     def rank(self) -> tuple[bool, int, int]:
@@ -110,6 +169,7 @@ class Request:
             sampling=self.sampling,
             eos_token_ids=self.worker_eos_token_ids,
             num_computed_tokens=self.num_computed,
+            beam=self.owner.search is not None,
         )
 
     def finish_reason(self) -> tuple[str, int | None] | None:

@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.kvcache.block_store import BlockStore
-from octavo.kvcache.block_table import BlockTable, Prefix
+from octavo.kvcache.block_table import BlockTable, Prefix, blocks_for
 from octavo.kvcache.swap_space import Swapped
 from octavo.scheduling.request import Request
 
 
 def blocks_needed(request: Request, prefix: Prefix, swapped: Swapped | None) -> int:
-    """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix` and goes on with what it has `swapped`."""
-    return request.table.blocks_needed(prefix, request.num_known, swapped)
+    """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix` and goes on with what it has `swapped`.
+    Beams need theirs as soon as the request has computed its own."""
+    return request.table.blocks_needed(prefix, request.num_known, swapped) + _blocks_to_fork(request)
 
 
 def blocks_to_come(request: Request) -> int:
-    """Blocks that a running request still has to take for the tokens it knows, and one more if its output can grow into it. The last token
-    that it may know needs no slot: it is never computed."""
-    return request.table.blocks_to_come(request.num_in_cache, request.num_known, request.max_known - 1)
+    """Blocks that a running request still has to take for the tokens it knows, and one more if its output can grow into it, or into a block
+    that it shares; of a request with beams, for each of these. The last token that it may know needs no slot: it is never computed."""
+    own = (each.table.blocks_to_come(each.num_in_cache, each.num_known, each.max_known - 1) for each in request.sequences)
+    return sum(own) + _blocks_to_fork(request)
+
+
+def beam_blocks(num_prompt_tokens: int, max_known: int, beam_width: int, block_size: int) -> int:
+    """The most blocks that a beam search can hold at once: its beams share the prompt's full ones, and perhaps nothing else."""
+    shared = num_prompt_tokens // block_size
+    return shared + beam_width * (blocks_for(max_known - 1, block_size) - shared)
+
+
+def _blocks_to_fork(request: Request) -> int:
+    return 0 if request.search is None else request.search.blocks_to_fork
 
 
 def tokens_held(tables: Sequence[tuple[BlockTable, int]], store: BlockStore, block_size: int) -> int:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from octavo.config.engine import SchedulerConfig
 from octavo.kvcache.block_table import Grant, Prefix
 from octavo.kvcache.manager import KVCacheManager
 from octavo.kvcache.swap_space import Swapped
 from octavo.protocol.errors import InvalidRequestError
-from octavo.protocol.plan import SampledToken, ScheduledRequest, StepPlan, StepResult
+from octavo.protocol.plan import SampledToken, StepPlan, StepResult
 from octavo.protocol.wire import BlocksPage, EngineOutput, EngineRequest, EngineStats
+from octavo.scheduling.beam_search import make_search
 from octavo.scheduling.limits import Limits
 from octavo.scheduling.preemption import PreemptionRule
 from octavo.scheduling.priority_queue import PriorityQueue
@@ -24,6 +24,7 @@ from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, RequestStatus
 from octavo.scheduling.room import blocks_needed, blocks_to_come, tokens_held
 from octavo.scheduling.sample_groups import SampleGroups
+from octavo.scheduling.step import Step
 
 
 class SchedulerError(RuntimeError):
@@ -31,34 +32,6 @@ class SchedulerError(RuntimeError):
 
     No request can cause it.
     """
-
-
-@dataclass(slots=True)
-class _Step:
-    """The plan being made or run, and the requests in it: a result is matched to these, not to ids, which may have been reused."""
-
-    plan: StepPlan
-    budget: int
-    shares: list[tuple[Request, int]]
-
-    def give(self, request: Request, count: int, grant: Grant) -> None:
-        """The request's next `count` tokens; `grant` is the room that was made for them."""
-        new_block_ids, replaced = grant.new_block_ids, request.replaced + grant.replaced
-        if not request.held_by_worker:
-            self.plan.new.append(request.describe())
-            request.held_by_worker = True
-            new_block_ids, replaced = request.table.block_ids.copy(), []
-        cached = min(request.num_in_cache - request.num_computed, count)
-        self.plan.scheduled.append(ScheduledRequest(request.request_id, count, new_block_ids, cached, replaced))
-        self.plan.copies += grant.copies
-        request.replaced = []
-        self.shares.append((request, count))
-        self.budget -= count
-
-
-def _next_count(request: Request, step: _Step) -> int:
-    """How many of a request's tokens come next: all that are known, within the step's budget and what the pool could ever hold of them."""
-    return min(request.num_known - request.num_computed, step.budget, request.table.most_step(request.num_computed))
 
 
 class Scheduler:
@@ -81,7 +54,15 @@ class Scheduler:
         self._config = config
         self._cache = cache
         self._store = cache.store
-        self._limits = Limits(cache.block_size, cache.store.num_blocks, max_model_len, vocab_size, config.scheduling_policy, cache.window)
+        self._limits = Limits(
+            cache.block_size,
+            cache.store.num_blocks,
+            max_model_len,
+            vocab_size,
+            config.scheduling_policy,
+            config.max_num_seqs,
+            cache.window,
+        )
         self._clock = clock
         self._requests: dict[str, Request] = {}
         self._running: dict[str, Request] = {}
@@ -95,7 +76,7 @@ class Scheduler:
         self._num_swapped = 0
         self._blocks_swapped_out = 0
         self._blocks_swapped_in = 0
-        self._step: _Step | None = None
+        self._step: Step | None = None
         self._step_tokens = 0
         self._preemptions = 0
         self._copies = 0
@@ -125,7 +106,7 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         """Gauges of this moment. `tokens_held` counts tokens whose keys and values are in the cache."""
-        running = ((request.table, request.num_in_cache) for request in self._running.values())
+        running = ((each.table, each.num_in_cache) for request in self._running.values() for each in request.sequences)
         return EngineStats(
             running=len(self._running),
             waiting=len(self._waiting),
@@ -159,7 +140,10 @@ class Scheduler:
         self._limits.check_prompt(request.prompt_token_ids)
         self._limits.check_priority(request.priority)
         self._added += 1
-        added = Request(request, self._cache, self._limits.context, self._added)
+        if request.beam_search is None:
+            added = Request(request, self._cache, self._limits.context, self._added)
+        else:
+            added = make_search(request, request.beam_search, self._cache, self._limits, self._added)
         self._groups.join(added, request.prompt_token_ids)
         self._requests[added.request_id] = added
         self._waiting.append(added)
@@ -197,12 +181,13 @@ class Scheduler:
         if self._step is not None:
             raise SchedulerError("a step was planned before the result of the last one came")
         self._store.now = self._clock()
-        step = _Step(StepPlan(), self._config.max_num_batched_tokens, [])
+        step = Step(StepPlan(), self._config.max_num_batched_tokens, [])
         # After a preemption the victim is next in line, and what it gave up has just been taken: nobody can come in.
         if self._continue_running(step):
             self._admit_waiting(step)
         step.plan.removed, step.plan.swaps_out = self._removed, self._swaps_out
         self._removed, self._swaps_out = [], []
+        self._copies += len(step.plan.copies)
         self._blocks_swapped_out += len(step.plan.swaps_out)
         self._blocks_swapped_in += len(step.plan.swaps_in)
         self._step = step
@@ -224,7 +209,7 @@ class Scheduler:
         outputs = []
         for request, count in step.shares:
             self._prompt_tokens_computed += max(0, min(count, request.num_prompt_tokens - request.num_computed))
-            if request.status is not RequestStatus.RUNNING:
+            if request.owner.status is not RequestStatus.RUNNING:
                 continue
             request_id = request.request_id
             output = self._apply(request, count, sampled.get(request_id), result.failed.get(request_id))
@@ -244,23 +229,25 @@ class Scheduler:
         if step.plan.swaps_out or step.plan.swaps_in:
             # Nobody knows what is in swap space either.
             self._drop_swapped()
-        lost = [request for request, _ in step.shares if request.status is not RequestStatus.FINISHED]
+        lost = list(dict.fromkeys(request.owner for request, _ in step.shares if request.owner.status is not RequestStatus.FINISHED))
         for request in lost:
             self._finish(request)
         return [request.request_id for request in lost]
 
-    def _continue_running(self, step: _Step) -> bool:
+    def _continue_running(self, step: Step) -> bool:
         """Gives running requests their tokens in order of rank; False if blocks ran out and some had to be preempted."""
         preemptions = self._preemptions
         for request in self._ranked():
             # A preempted request is followed by preempted ones only.
             if step.budget == 0 or request.status is not RequestStatus.RUNNING:
                 break
-            count = _next_count(request, step)
-            grant = self._grow(request, request.num_computed + count)
-            if grant is None:
+            shares = request.shares(step.budget)
+            grants = self._grow(request, shares)
+            if grants is None:
                 break
-            step.give(request, count, grant)
+            step.give_beams(request)
+            for (sequence, count), grant in zip(shares, grants, strict=True):
+                step.give(sequence, count, grant)
         return self._preemptions == preemptions
 
     def _ranked(self) -> list[Request]:
@@ -268,23 +255,26 @@ class Scheduler:
         running = list(self._running.values())
         return sorted(running, key=lambda request: request.rank) if self._by_priority else running
 
-    def _grow(self, request: Request, num_tokens: int) -> Grant | None:
-        """Room for `num_tokens` tokens of a running request, preempting the one of the last rank while there is too little; None if that
-        came to be the request itself. A victim never has a share in the step being planned: shares go in the order of rank."""
-        while (grant := request.table.prepare(request.num_in_cache, num_tokens)) is None:
-            alone = len(self._running) == 1
-            if self._groups.give_up_one(idle=not alone):
-                continue
-            victim = self._ranked()[-1]
-            if alone:
-                raise SchedulerError(f"request {request.request_id!r} runs alone and the whole pool can't hold its {num_tokens} tokens")
-            self._preempt(victim)
-            if victim is request:
-                return None
-        self._copies += len(grant.copies)
-        return grant
+    def _grow(self, request: Request, shares: list[tuple[Request, int]]) -> list[Grant] | None:
+        """Room for the next tokens of a running request's sequences, preempting the one of the last rank while there is too little; None if
+        that came to be the request itself. A victim never has a share in the step being planned: shares go in the order of rank."""
+        grants = []
+        for sequence, count in shares:
+            num_tokens = sequence.num_computed + count
+            while (grant := sequence.table.prepare(sequence.num_in_cache, num_tokens)) is None:
+                alone = len(self._running) == 1
+                if self._groups.give_up_one(idle=not alone):
+                    continue
+                victim = self._ranked()[-1]
+                if alone:
+                    raise SchedulerError(f"request {request.request_id!r} runs alone and the whole pool can't hold its {num_tokens} tokens")
+                self._preempt(victim)
+                if victim is request:
+                    return None
+            grants.append(grant)
+        return grants
 
-    def _admit_waiting(self, step: _Step) -> None:
+    def _admit_waiting(self, step: Step) -> None:
         """Admits from the head of the queue while tokens, seats and blocks last. The head is never skipped, so none starves.
 
         Admission takes blocks for the first chunk only, but asks for more to be free: the blocks of every token the request knows and
@@ -293,12 +283,17 @@ class Scheduler:
         preempted a few steps later with all its work lost. With nothing running no more is asked for than the request's own tokens, which
         `Limits` has seen to fit.
         """
-        if not self._waiting or step.budget == 0 or len(self._running) >= self._config.max_num_seqs:
+        if not self._waiting or step.budget == 0:
+            return
+        seats = self._config.max_num_seqs - sum(request.seats for request in self._running.values())
+        if seats == 0:
             return
         now = self._clock()
         reserved = sum(map(blocks_to_come, self._running.values()))
-        while self._waiting and step.budget > 0 and len(self._running) < self._config.max_num_seqs:
+        while self._waiting and step.budget > 0:
             request = self._waiting.head()
+            if request.seats > seats:
+                return
             prefix = self._find(request)
             if prefix is None:
                 return
@@ -309,6 +304,7 @@ class Scheduler:
                     continue
                 return
             self._admit(step, request, prefix, now)
+            seats -= request.seats
             reserved += blocks_to_come(request)
 
     def _find(self, request: Request) -> Prefix | None:
@@ -327,7 +323,7 @@ class Scheduler:
             return prefix
         return None if request.table.is_in_flight(len(prefix.block_ids), request.num_known) else prefix
 
-    def _admit(self, step: _Step, request: Request, prefix: Prefix, now: float) -> None:
+    def _admit(self, step: Step, request: Request, prefix: Prefix, now: float) -> None:
         """Moves a waiting request to the running ones, with its first share of tokens."""
         swapped = self._swapped(request, prefix)
         if swapped is None:
@@ -340,11 +336,10 @@ class Scheduler:
             self._num_swapped -= 1
         # Something must be computed to sample from, if only the last token once more.
         request.num_computed = min(request.num_in_cache, request.num_known - 1)
-        count = _next_count(request, step)
+        count = request.next_count(step.budget)
         grant = request.table.prepare(request.num_in_cache, request.num_computed + count)
         if grant is None:
             raise SchedulerError(f"request {request.request_id!r} was admitted without the blocks it needs")
-        self._copies += len(grant.copies)
         request.table.announce(request.num_known)
         self._waiting.take(request)
         self._running[request.request_id] = request
@@ -360,10 +355,13 @@ class Scheduler:
     def _preempt(self, request: Request, *, swap: bool = True) -> None:
         """Back to the front of the queue without its blocks; when it returns it computes again what can't be found in the cache then, nor
         in swap space, which it is left in if `swap` and the rule say so and there is room."""
-        swapped = self._swap_out(request) if swap and self._store.swap.num_slots else None
+        swap = swap and request.search is None and self._store.swap.num_slots > 0
+        swapped = self._swap_out(request) if swap else None
         self._leave(request)
         request.swapped = swapped
         request.status = RequestStatus.WAITING
+        if request.search is not None:
+            request.search.park()
         request.num_computed = request.num_in_cache = 0
         request.num_preemptions += 1
         self._preemptions += 1
@@ -413,35 +411,44 @@ class Scheduler:
         else:
             self._waiting.remove(request)
         self._drop(request)
-        request.table.release()
-        request.replaced = []
-        if request.held_by_worker:
-            request.held_by_worker = False
-            self._removed.append(request.request_id)
+        for sequence in request.sequences:
+            sequence.table.release()
+            sequence.replaced = []
+            if sequence.held_by_worker:
+                sequence.held_by_worker = False
+                self._removed.append(sequence.request_id)
 
     def _apply(self, request: Request, count: int, sampled: SampledToken | None, failure: str | None) -> EngineOutput | None:
-        """One request's part of a result; None if it has computed a part of its prompt and there is nothing to say."""
+        """One sequence's part of a result; None if it has computed a part of its prompt, or is a beam, and there is nothing to say."""
         request.num_computed += count
         request.num_in_cache = max(request.num_in_cache, request.num_computed)
         due = request.num_computed == request.num_known
         if failure is None and due != (sampled is not None):
             # It would wait for ever, or go astray; the others are unharmed.
             failure = "the worker gave no token" if due else "the worker gave a token out of turn"
+        if failure is None and sampled is not None and sampled.logprobs is None and request.owner.search is not None:
+            failure = "the worker gave no logprobs"
         if failure is None:
             # Only now, when the step that computed them has ended well, may others find these blocks.
             request.replaced += request.table.commit(request.num_in_cache)
             self._groups.computed(request)
             request.replaced += request.table.slide(request.num_computed)
+        owner = request.owner
         output = EngineOutput(
-            request_id=request.request_id,
-            first_scheduled_time=request.first_scheduled_time,
-            num_preemptions=request.num_preemptions,
-            num_cached_tokens=request.num_cached_tokens,
+            request_id=owner.request_id,
+            first_scheduled_time=owner.first_scheduled_time,
+            num_preemptions=owner.num_preemptions,
+            num_cached_tokens=owner.num_cached_tokens,
         )
         if failure is not None:
             output.finish_reason, output.error = "error", failure
         elif sampled is None:
             return None
+        elif owner.search is not None and sampled.logprobs is not None:
+            output.hypotheses = owner.search.take(request, sampled.logprobs)
+            if output.hypotheses is None:
+                return None
+            output.finish_reason = output.hypotheses[0].finish_reason
         else:
             request.token_ids.append(sampled.token_id)
             output.token_ids = [sampled.token_id]
@@ -450,5 +457,5 @@ class Scheduler:
             if ended is not None:
                 output.finish_reason, output.stop_reason = ended
         if output.finish_reason is not None:
-            self._finish(request)
+            self._finish(owner)
         return output

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
+from octavo.server.beams import check_beam_fields
 from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
@@ -22,7 +23,7 @@ from octavo.server.messages import check_template_kwargs, normalize
 from octavo.server.prompts import INLINE_CHARACTERS, TokenPrompt, check_fits, check_room, encode
 from octavo.server.requests import ChatRequest
 from octavo.server.responses import ChatChoice, ChatChunk, ChatCompletion, ChatLogprobs, ChatMessage, ChunkChoice, Delta
-from octavo.server.sampling import sampling_params, streams
+from octavo.server.sampling import check_logprobs, generation_params, streams
 from octavo.server.streaming import EventStream, chain, event
 from octavo.server.usage import UsageCounter
 
@@ -34,12 +35,13 @@ async def create_chat_completion(ctx: ServerContext, request: Request) -> Respon
         raise InvalidRequestError("prompt: /v1/chat/completions takes messages; send a prompt to /v1/completions.", param="prompt")
     body = parse(raw, ChatRequest)
     stream = streams(body)
+    check_beam_fields(body)
     job = await _prepare(ctx, request, body)
     if stream:
         first, source = await begin(request, ctx, job)
         return EventStream(_ChunkWriter(ctx, job).events(first, source), source, ctx)
     outputs, usage = await collect(request, ctx, job)
-    choices = [_choice(ctx, job, choice) for choice in sorted(outputs[0].outputs, key=lambda choice: choice.index)]
+    choices = [_choice(ctx, job, choice) for choice in outputs[0]]
     return json_response(ChatCompletion(**job.header(ctx), choices=choices, usage=usage))
 
 
@@ -64,8 +66,9 @@ async def _prepare(ctx: ServerContext, request: Request, body: ChatRequest) -> J
     else:
         max_tokens = min(room, ctx.llm.default_sampling.get("max_tokens") or room)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    params = sampling_params(body, ctx, max_tokens=max_tokens, logprobs=logprobs, param="top_logprobs")
-    return make_job(ctx, request, body, "chatcmpl", prompts, params)
+    check_logprobs(logprobs, ctx, "top_logprobs")
+    params = generation_params(body, ctx, computed=body.n or 1, max_tokens=max_tokens, logprobs=logprobs)
+    return make_job(ctx, request, body, "chatcmpl", prompts, params, logprobs)
 
 
 async def render(
@@ -91,9 +94,9 @@ async def render(
 
 
 def _logprobs(ctx: ServerContext, job: Job, output: CompletionOutput) -> ChatLogprobs | None:
-    if job.params.logprobs is None:
+    if job.logprobs is None:
         return None
-    return chat_logprobs(output.logprobs or [], ctx.llm.tokenizer, job.params.logprobs)
+    return chat_logprobs(output.logprobs or [], ctx.llm.tokenizer, job.logprobs)
 
 
 def _choice(ctx: ServerContext, job: Job, output: CompletionOutput) -> ChatChoice:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
+from octavo.server.beams import check_beam_fields
 from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
@@ -19,7 +20,7 @@ from octavo.server.logprobs import TextOffsets, completion_logprobs
 from octavo.server.prompts import check_room, tokenize_prompts
 from octavo.server.requests import CompletionRequest
 from octavo.server.responses import Completion, CompletionChoice
-from octavo.server.sampling import sampling_params, streams
+from octavo.server.sampling import check_logprobs, generation_params, streams
 from octavo.server.streaming import EventStream, chain, event
 from octavo.server.usage import UsageCounter
 
@@ -35,45 +36,57 @@ async def create_completion(ctx: ServerContext, request: Request) -> Response:
         raise InvalidRequestError("messages: /v1/completions takes a prompt; send messages to /v1/chat/completions.", param="messages")
     body = parse(raw, CompletionRequest)
     stream = streams(body)
+    check_beam_fields(body)
     job = await _prepare(ctx, request, body)
     if stream:
         first, source = await begin(request, ctx, job)
         return EventStream(_chunks(ctx, job, first, source), source, ctx)
     outputs, usage = await collect(request, ctx, job)
-    choices = [
-        _choice(ctx, job, prompt_index, choice, TextOffsets())
-        for prompt_index, output in enumerate(outputs)
-        for choice in sorted(output.outputs, key=lambda choice: choice.index)
-    ]
+    choices = [_choice(ctx, job, prompt_index, choice, TextOffsets()) for prompt_index, found in enumerate(outputs) for choice in found]
     return json_response(Completion(**job.header(ctx), choices=choices, usage=usage))
 
 
 async def _prepare(ctx: ServerContext, request: Request, body: CompletionRequest) -> Job:
     ctx.model_name(body.model)
-    n = body.n or 1
-    if body.best_of not in (None, 1, n):
-        raise InvalidRequestError("best_of is not supported by this version of Octavo.", param="best_of")
+    computed, width_param = _computed(body)
     limit = ctx.llm.info.max_model_len
     if body.prompt is None:
         raise InvalidRequestError("prompt: is required.", param="prompt")
     prompts = await tokenize_prompts(ctx, body.prompt, body.add_special_tokens is not False)
-    if len(prompts) * n > MAX_CHOICES:
-        raise InvalidRequestError(f"n: {len(prompts)} prompts times {n} make more than {MAX_CHOICES} choices.", param="n")
+    if len(prompts) * computed > MAX_CHOICES:
+        raise InvalidRequestError(
+            f"{width_param}: {len(prompts)} prompts times {computed} make more than {MAX_CHOICES} choices.", param=width_param
+        )
     max_tokens = body.max_tokens
     if max_tokens is not None:
         check_room(prompts, max_tokens, limit, "max_tokens")
     else:
         # The default must not make a prompt too long that fits by itself; the engine ends each at its context.
         max_tokens = min(DEFAULT_MAX_TOKENS, limit - min(len(prompt.token_ids) for prompt in prompts))
-    params = sampling_params(body, ctx, max_tokens=max_tokens, logprobs=body.logprobs, param="logprobs")
-    return make_job(ctx, request, body, "cmpl", prompts, params)
+    check_logprobs(body.logprobs, ctx, "logprobs")
+    params = generation_params(body, ctx, computed=computed, max_tokens=max_tokens, logprobs=body.logprobs)
+    return make_job(ctx, request, body, "cmpl", prompts, params, body.logprobs, width_param)
+
+
+def _computed(body: CompletionRequest) -> tuple[int, str]:
+    """How many completions of each prompt are computed, and the field that says so. Raises InvalidRequestError."""
+    n = body.n or 1
+    if body.best_of is None or body.best_of == n:
+        return n, "n"
+    if body.best_of < n:
+        raise InvalidRequestError(f"best_of: must be at least n ({n}), not {body.best_of}.", param="best_of")
+    if body.stream:
+        raise InvalidRequestError(
+            "best_of: which completions are the best is known only at their end; they can't be streamed.", param="best_of"
+        )
+    return body.best_of, "best_of"
 
 
 def _choice(ctx: ServerContext, job: Job, prompt_index: int, output: CompletionOutput, offsets: TextOffsets) -> CompletionChoice:
     logprobs = None
-    if job.params.logprobs is not None:
+    if job.logprobs is not None:
         logprobs = completion_logprobs(output.logprobs or [], ctx.llm.tokenizer, offsets)
-    index = prompt_index * job.params.n + output.index
+    index = prompt_index * job.n + output.index
     return CompletionChoice(index, output.text, logprobs, output.finish_reason, output.stop_reason)
 
 
@@ -91,7 +104,7 @@ async def _chunks(
     async for prompt_index, output in chain(first, rest):
         counter.add(prompt_index, output)
         for delta in output.outputs:
-            choice = _choice(ctx, job, prompt_index, delta, offsets[prompt_index * job.params.n + delta.index])
+            choice = _choice(ctx, job, prompt_index, delta, offsets[prompt_index * job.n + delta.index])
             # Text may be held back until a stop string is decided; such an output has nothing to say yet.
             if choice.text or choice.finish_reason or (choice.logprobs and choice.logprobs.tokens):
                 yield chunk([choice], counter.usage() if job.continuous_usage else None if job.include_usage else UNSET)

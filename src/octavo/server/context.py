@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from octavo._version import __version__
 from octavo.api.prompts import Prompt
 from octavo.config.server import ServerOptions
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import ModelNotFoundError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
@@ -77,6 +78,19 @@ class ServedLLM(Protocol):
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """Deltas while streaming, else one output; closing the iterator aborts the request."""
+        ...
+
+    def beam_search(
+        self,
+        prompt: Prompt,
+        params: BeamSearchParams,
+        request_id: str,
+        *,
+        logprobs: int | None = None,
+        add_special_tokens: bool = True,
+        priority: int = 0,
+    ) -> AsyncIterator[RequestOutput]:
+        """One output, with one sequence for each beam, the best first; closing the iterator aborts the search."""
         ...
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:

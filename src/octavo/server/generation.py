@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 from starlette.requests import Request
 
 from octavo.api.prompts import TokensPrompt
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoError
-from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.protocol.sampling import SamplingParams
+from octavo.server.best_of import best, by_index
 from octavo.server.context import ServerContext
 from octavo.server.prompts import TokenPrompt
 from octavo.server.requests import Generation
@@ -24,12 +26,19 @@ from octavo.server.usage import UsageCounter
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One checked request: its prompts, how to sample, and what its reply is headed with."""
+    """One checked request: its prompts, how to sample or search, and what its reply is headed with.
+
+    It has `n` choices for each prompt, with `logprobs` likeliest tokens at each position, or None; `width_param` is the field that says
+    how many completions are computed.
+    """
 
     id: str
     model: str
     prompts: list[TokenPrompt]
-    params: SamplingParams
+    params: SamplingParams | BeamSearchParams
+    n: int
+    logprobs: int | None
+    width_param: str
     include_usage: bool
     continuous_usage: bool
     created: int
@@ -43,11 +52,18 @@ class Job:
     @property
     def choices(self) -> int:
         """How many choices the reply has, prompt by prompt."""
-        return len(self.prompts) * self.params.n
+        return len(self.prompts) * self.n
 
 
 def make_job(
-    ctx: ServerContext, request: Request, body: Generation, prefix: str, prompts: list[TokenPrompt], params: SamplingParams
+    ctx: ServerContext,
+    request: Request,
+    body: Generation,
+    prefix: str,
+    prompts: list[TokenPrompt],
+    params: SamplingParams | BeamSearchParams,
+    logprobs: int | None,
+    width_param: str = "n",
 ) -> Job:
     """A Job for `body`, whose id is `prefix` and the request's own id."""
     options = body.stream_options
@@ -56,6 +72,9 @@ def make_job(
         model=ctx.model_name(body.model),
         prompts=prompts,
         params=params,
+        n=body.n or 1,
+        logprobs=logprobs,
+        width_param=width_param,
         include_usage=bool(options and options.include_usage),
         continuous_usage=bool(options and options.continuous_usage_stats),
         created=int(time.time()),
@@ -71,19 +90,16 @@ def run(ctx: ServerContext, job: Job, *, stream: bool) -> AsyncGenerator[tuple[i
     """
     if not ctx.llm.is_alive:
         raise EngineDeadError("The engine has stopped; this server can't answer any more.")
-    single = len(job.prompts) == 1
-    return merge(
-        [
-            ctx.llm.generate(
-                _prompt(prompt.token_ids, job.cache_salt),
-                job.params,
-                job.id if single else f"{job.id}-{index}",
-                stream=stream,
-                priority=job.priority,
-            )
-            for index, prompt in enumerate(job.prompts)
-        ]
-    )
+    return merge([_outputs(ctx, job, index, stream) for index in range(len(job.prompts))])
+
+
+def _outputs(ctx: ServerContext, job: Job, index: int, stream: bool) -> AsyncIterator[RequestOutput]:
+    """Of the prompt at `index`."""
+    prompt = _prompt(job.prompts[index].token_ids, job.cache_salt)
+    request_id = job.id if len(job.prompts) == 1 else f"{job.id}-{index}"
+    if isinstance(job.params, BeamSearchParams):
+        return ctx.llm.beam_search(prompt, job.params, request_id, logprobs=job.logprobs, priority=job.priority)
+    return ctx.llm.generate(prompt, job.params, request_id, stream=stream, priority=job.priority)
 
 
 def _prompt(token_ids: list[int], cache_salt: str | None) -> TokensPrompt:
@@ -95,17 +111,19 @@ def _prompt(token_ids: list[int], cache_salt: str | None) -> TokensPrompt:
 
 @contextmanager
 def _naming_field(job: Job) -> Iterator[None]:
-    """Names the request's own field in an error that the model's side blames on its prompt."""
+    """Names the request's own field in an error that the model's side blames on its prompt or its number of beams."""
     try:
         yield
     except InvalidRequestError as error:
         if error.param == "prompt" and len(job.prompts) == 1:
             error.param = job.prompts[0].param
+        if error.param == "beam_width":
+            error.param, error.message = job.width_param, f"{job.width_param}: {error.message}."
         raise
 
 
-async def collect(request: Request, ctx: ServerContext, job: Job) -> tuple[list[RequestOutput], Usage]:
-    """The finished output of each prompt, in order, and the usage; given up when the client vanishes."""
+async def collect(request: Request, ctx: ServerContext, job: Job) -> tuple[list[list[CompletionOutput]], Usage]:
+    """The choices of each prompt, in order, and the usage, which counts what is not returned, too; given up when the client vanishes."""
     usage = UsageCounter()
     outputs: dict[int, RequestOutput] = {}
     results = run(ctx, job, stream=False)
@@ -122,7 +140,10 @@ async def collect(request: Request, ctx: ServerContext, job: Job) -> tuple[list[
         await results.aclose()
     if len(outputs) != len(job.prompts):
         raise OctavoError("The engine ended this request without an answer.")
-    return [outputs[index] for index in range(len(job.prompts))], usage.usage()
+    searched = isinstance(job.params, BeamSearchParams)
+    found = (outputs[index] for index in range(len(job.prompts)))
+    # A search gives its results in their order.
+    return [by_index(output)[: job.n] if searched else best(output, job.n) for output in found], usage.usage()
 
 
 async def begin(

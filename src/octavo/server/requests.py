@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from octavo.api.prompts import LONGEST_SALT
+from octavo.protocol.beam_search import MAX_LENGTH_PENALTY
 from octavo.server.fields import CHAT_OFF, COMPLETION_OFF, TOKENIZE_OFF, OffValues
 
 INT32_MAX = 2**31 - 1
@@ -69,7 +70,8 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
 
 class Generation(Body):
-    """What completions and chat have in common: sampling, streaming, and OpenAI's fields that can't change the text."""
+    """What completions and chat have in common: sampling or beam search (then `n` is the number of beams), streaming, and OpenAI's fields
+    that can't change the text."""
 
     n: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -99,17 +101,21 @@ class Generation(Body):
     prompt_cache_key: str | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=LONGEST_SALT)] | None = None
     priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: Annotated[float, Meta(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
 
 class CompletionRequest(Generation, kw_only=True):
-    """POST /v1/completions. `prompt` is a string, a list of strings, a list of token ids, or a list of such lists."""
+    """POST /v1/completions. `prompt` is a string, a list of strings, a list of token ids, or a list of such lists. Of `best_of` completions
+    the best `n` are returned."""
 
     off_values: ClassVar[OffValues] = COMPLETION_OFF
 
     prompt: Annotated[Any, Meta(extra_json_schema=PROMPT_SCHEMA)]
     logprobs: Annotated[int, Meta(ge=0)] | None = None
-    best_of: Annotated[int, Meta(ge=1)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
 
 
 class ChatRequest(Generation, kw_only=True):

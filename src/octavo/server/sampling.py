@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.sampling import SamplingParams
+from octavo.server.beams import beam_params
 from octavo.server.context import ServerContext
 from octavo.server.requests import Generation
 
 _FIELDS = (
-    "n",
     "temperature",
     "top_p",
     "top_k",
@@ -29,16 +30,35 @@ _FIELDS = (
 )
 
 
-def sampling_params(request: Generation, ctx: ServerContext, *, max_tokens: int | None, logprobs: int | None, param: str) -> SamplingParams:
-    """SamplingParams for `request`; `max_tokens` None means the rest of the context. `param` is the field that `logprobs` came from.
+def check_logprobs(logprobs: int | None, ctx: ServerContext, param: str) -> None:
+    """Raises InvalidRequestError for more `logprobs`, which came from the field `param`, than this server gives."""
+    if logprobs is not None and logprobs > ctx.options.max_logprobs:
+        raise InvalidRequestError(f"{param}: may be at most {ctx.options.max_logprobs} on this server, not {logprobs}.", param=param)
+
+
+def generation_params(
+    request: Generation, ctx: ServerContext, *, computed: int, max_tokens: int, logprobs: int | None
+) -> SamplingParams | BeamSearchParams:
+    """How to make `computed` completions of each prompt, of which `n` are returned. Where there are more, they have logprobs in any case.
 
     Raises InvalidRequestError that names the field at fault.
     """
-    if logprobs is not None and logprobs > ctx.options.max_logprobs:
-        raise InvalidRequestError(f"{param}: may be at most {ctx.options.max_logprobs} on this server, not {logprobs}.", param=param)
+    if request.use_beam_search:
+        return beam_params(request, computed, max_tokens)
+    chooses = computed > (request.n or 1)
+    try:
+        return sampling_params(request, ctx, n=computed, max_tokens=max_tokens, logprobs=logprobs or 0 if chooses else logprobs)
+    except InvalidRequestError as error:
+        if error.param == "n" and chooses:
+            raise InvalidRequestError(error.message.replace("n must", "best_of must", 1), param="best_of") from None
+        raise
+
+
+def sampling_params(request: Generation, ctx: ServerContext, *, n: int, max_tokens: int, logprobs: int | None) -> SamplingParams:
+    """SamplingParams for `n` samples of each prompt of `request`. Raises InvalidRequestError that names the field at fault."""
     values: dict[str, Any] = {name: value for name, value in ctx.llm.default_sampling.items() if name in _FIELDS}
     values |= {name: value for name in _FIELDS if (value := getattr(request, name)) is not None}
-    params = SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **values)
+    params = SamplingParams(n=n, max_tokens=max_tokens, logprobs=logprobs, **values)
     params.verify(ctx.llm.info.vocab_size, max_logprobs=-1)
     return params
 

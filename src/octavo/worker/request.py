@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,12 @@ class GrowingArray:
         part: list[int] = self._data[start:end].tolist()
         return part
 
+    def copy(self) -> GrowingArray:
+        """An independent copy."""
+        other = GrowingArray([])
+        other._data, other._size = self._data.copy(), self._size
+        return other
+
     def append(self, value: int) -> None:
         """Appends one value."""
         if self._size == len(self._data):
@@ -51,10 +57,18 @@ class GrowingArray:
 
 @dataclass(slots=True)
 class WorkerRequest:
-    """Tokens, blocks and progress of one request on this worker; `row` is what the sampler needs of it."""
+    """Tokens, blocks and progress of one request on this worker; `row` is what the sampler needs of it. A `beam` takes no token by
+    itself."""
 
     request_id: str
     token_ids: GrowingArray
     num_computed: int
     block_ids: GrowingArray
     row: SamplingRow
+    beam: bool = False
+
+    def fork(self, request_id: str) -> WorkerRequest:
+        """A request of another name that has come as far."""
+        tokens = self.token_ids.copy()
+        row = replace(self.row, token_ids=tokens.view, penalties=None)
+        return WorkerRequest(request_id, tokens, self.num_computed, self.block_ids.copy(), row, self.beam)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from octavo.backends.base import Program
-from octavo.protocol.plan import NewRequest, SampledToken, StepPlan, StepResult
+from octavo.protocol.plan import Continuation, NewRequest, SampledToken, StepPlan, StepResult
 from octavo.worker.inputs import build_inputs
 from octavo.worker.request import GrowingArray, WorkerRequest
 from octavo.worker.sampler import Sampled, SamplingRow
@@ -52,6 +52,8 @@ class Worker:
         for request_id in plan.removed:
             # A run that broke off may have removed it, or never have taken it in.
             self._requests.pop(request_id, None)
+        if plan.continued:
+            self._continue(plan.continued)
         for new in plan.new:
             self._requests[new.request_id] = _describe(new)
         if not plan.scheduled:
@@ -75,7 +77,8 @@ class Worker:
         result = StepResult()
         for request, sampled in zip(due, results, strict=True):
             if isinstance(sampled, Sampled):
-                request.token_ids.append(sampled.token_id)
+                if not request.beam:
+                    request.token_ids.append(sampled.token_id)
                 result.sampled.append(SampledToken(request.request_id, sampled.token_id, sampled.logprobs))
             else:
                 result.failed[request.request_id] = sampled.reason
@@ -89,6 +92,16 @@ class Worker:
         """Puts what `read_block` gave into a block."""
         self._program.write_block(block_id, content)
 
+    def _continue(self, beams: list[Continuation]) -> None:
+        """Puts beams in the places of others; what goes on where it is need not be copied, and comes last."""
+        forked = [(beam, self._requests[beam.parent_id].fork(beam.request_id)) for beam in beams if beam.request_id != beam.parent_id]
+        for beam in beams:
+            if beam.request_id == beam.parent_id:
+                self._requests[beam.request_id].token_ids.append(beam.token_id)
+        for beam, request in forked:
+            request.token_ids.append(beam.token_id)
+            self._requests[beam.request_id] = request
+
     def close(self) -> None:
         """Frees the program."""
         self._requests.clear()
@@ -101,4 +114,4 @@ def _describe(new: NewRequest) -> WorkerRequest:
     if seed is None:
         raise ValueError(f"request {new.request_id} reached the worker without a seed")
     row = SamplingRow(new.sampling, seed, len(tokens), tokens.view, new.num_prompt_tokens, new.eos_token_ids)
-    return WorkerRequest(new.request_id, tokens, new.num_computed_tokens, GrowingArray([]), row)
+    return WorkerRequest(new.request_id, tokens, new.num_computed_tokens, GrowingArray([]), row, new.beam)

@@ -1,0 +1,37 @@
+"""A step while it is planned and run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.kvcache.block_table import Grant
+from octavo.protocol.plan import ScheduledRequest, StepPlan
+from octavo.scheduling.request import Request
+
+
+@dataclass(slots=True)
+class Step:
+    """The plan being made or run, and the requests in it: a result is matched to these, not to ids, which may have been reused."""
+
+    plan: StepPlan
+    budget: int
+    shares: list[tuple[Request, int]]
+
+    def give_beams(self, request: Request) -> None:
+        """Tells the worker which beams the request's sequences go on from, before they compute anything."""
+        if request.search is not None:
+            self.plan.continued += request.search.take_pending()
+
+    def give(self, request: Request, count: int, grant: Grant) -> None:
+        """The request's next `count` tokens; `grant` is the room that was made for them."""
+        new_block_ids, replaced = grant.new_block_ids, request.replaced + grant.replaced
+        if not request.held_by_worker:
+            self.plan.new.append(request.describe())
+            request.held_by_worker = True
+            new_block_ids, replaced = request.table.block_ids.copy(), []
+        cached = min(request.num_in_cache - request.num_computed, count)
+        self.plan.scheduled.append(ScheduledRequest(request.request_id, count, new_block_ids, cached, replaced))
+        self.plan.copies += grant.copies
+        request.replaced = []
+        self.shares.append((request, count))
+        self.budget -= count
