@@ -212,6 +212,14 @@ def test_an_index_that_is_none(path: Path, change: Callable[[str], str], words: 
     assert len(data_files(path)) == 3
 
 
+def test_a_disk_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, count: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(prefix_folder._HashingReader, "read", broken)
+    refused(path, "can't be read back: Input/output error$")
+
+
 def test_a_newer_format(path: Path) -> None:
     (path / INDEX).write_text('{"format": "octavo-prefix-cache", "version": 2, "shards": []}')
     refused(path, r"was written by a newer version of Octavo \(its format is 2, and this version knows 1\); give another folder")

@@ -120,8 +120,15 @@ class PrefixFolder:
     def read(self, identity: CacheIdentity, most: int, write: Callable[[int, bytes], None]) -> tuple[list[SavedBlock], int]:
         """Hands the first `most` saved blocks to `write`, each with its number, and returns what they hold and how many there were.
 
-        Raises ConfigError, when some may have been handed over, if they don't fit `identity` or a file is not as it was written.
+        Raises ConfigError, when some may have been handed over, if they don't fit `identity`, or a file can't be read or is not as it was
+        written.
         """
+        try:
+            return self._read(identity, most, write)
+        except OSError as error:
+            raise self._refusal(f"can't be read back: {_reason(error)}") from error
+
+    def _read(self, identity: CacheIdentity, most: int, write: Callable[[int, bytes], None]) -> tuple[list[SavedBlock], int]:
         index = self._read_index()
         if index is None:
             return [], 0
