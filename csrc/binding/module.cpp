@@ -270,6 +270,7 @@ NB_MODULE(_native, module) {
            })
       .def("read_block", &BoundProgram::read_block)
       .def("write_block", &BoundProgram::write_block)
+      .def("share_prefixes", [](BoundProgram& p, bool share) { p->share_prefixes(share); })
       .def("run", &BoundProgram::run)
       .def("run_and_sample", &BoundProgram::run_and_sample)
       .def("sample", &BoundProgram::sample);

@@ -50,6 +50,7 @@ const Kernels OCTAVO_TABLE = {
     OCTAVO_ISA::weigh_row,
     OCTAVO_ISA::exp_sum,
     OCTAVO_ISA::count_above,
+    OCTAVO_ISA::sum_below,
     OCTAVO_ISA::pick_at_least,
 };
 

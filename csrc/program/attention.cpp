@@ -1,6 +1,7 @@
 // Rope, cache write and attention, shared out over tiles of query rows and KV heads.
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "program/program.hpp"
@@ -92,29 +93,65 @@ void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const T
   }
 }
 
-// One thread takes a tile from its first partition at `start` through all its spans, in order. `after` is what follows.
-void Program::attend_whole(const AttendOp& op, const AttentionPlan& plan, const Place& start, const Place& after, bool& cold, Scratch& scratch,
-                           const StepInputs& step) {
-  const std::size_t width = cache_.shape(op.layer).dim_padded(), size = kQueryRows * (2 + width);
-  auto* floats = reinterpret_cast<float*>(scratch.softmax.data());
-  const Softmax running = softmax_at(floats), span = softmax_at(floats + size), space = softmax_at(floats + 2 * size);
-  const TileRange& tile = *start.tile;
-  const std::size_t end = partitions_of(op, plan, tile).last;
-  for (Place here = start; here.partition < end;) {
-    const Place next{here.tile, here.kv_head, std::min(end, (here.partition / kSpan + 1) * kSpan)};
-    const bool begins = here.partition == start.partition;
-    attend_partitions(op, plan, here, next.partition, next.partition < end ? next : after, cold, step, begins ? running : span, space);
-    if (!begins) kernels_.merge(static_cast<int>(tile.last - tile.first), width, running, span);
-    here = next;
+// Attends over one partition, the one after those that `sum` holds.
+void Program::add_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,
+                            const StepInputs& step, TileSum& sum, Softmax space) {
+  const std::size_t width = cache_.shape(op.layer).dim_padded();
+  const int rows = static_cast<int>(place.tile->last - place.tile->first);
+  const bool new_span = sum.begun && place.partition % kSpan == 0, begins = !sum.begun || new_span;
+  if (new_span) {
+    if (sum.in_span) kernels_.merge(rows, width, sum.running, sum.span);
+    sum.in_span = true;
   }
-  finish_tile(op, plan, tile, start.kv_head, running);
+  const Softmax target = sum.in_span ? sum.span : sum.running;
+  attend_partition(op, plan, place, next, cold, step, begins ? target : space);
+  if (!begins) kernels_.merge(rows, width, target, space);
+  sum.begun = true;
+}
+
+// One thread takes the tiles of a group: the partitions that they share one after another, each for all tiles while it is in the cache; then
+// those of each tile. `after` is what follows.
+void Program::attend_group(const AttendOp& op, const AttentionPlan& plan, const TileGroup& group, std::size_t kv_head, const Place& after,
+                           bool& cold, Scratch& scratch, const StepInputs& step) {
+  const std::size_t width = cache_.shape(op.layer).dim_padded(), size = kQueryRows * (2 + width), count = group.tiles.last - group.tiles.first;
+  // What a window leaves of the first partitions is not the same for all.
+  const std::size_t shared = op.window == 0 ? group.shared : 0;
+  auto* floats = reinterpret_cast<float*>(scratch.softmax.data());
+  const Softmax space = softmax_at(floats + 2 * kGroupTiles * size);
+  const TileRange* tiles = plan.tiles.data() + group.tiles.first;
+  std::array<TileSum, kGroupTiles> sums;
+  std::array<Range, kGroupTiles> own;
+  for (std::size_t i = 0; i < count; ++i) {
+    sums[i] = {softmax_at(floats + 2 * i * size), softmax_at(floats + (2 * i + 1) * size)};
+    own[i] = partitions_of(op, plan, tiles[i]);
+    own[i].first = std::max(own[i].first, shared);
+  }
+  const auto from = [&](std::size_t tile) {
+    while (tile < count && own[tile].first == own[tile].last) ++tile;
+    return tile < count ? Place{tiles + tile, kv_head, own[tile].first} : after;
+  };
+  for (std::size_t partition = 0; partition < shared; ++partition) {
+    const Place following = partition + 1 < shared ? Place{tiles, kv_head, partition + 1} : from(0);
+    for (std::size_t i = 0; i < count; ++i) {
+      add_partition(op, plan, {tiles + i, kv_head, partition}, i + 1 < count ? Place{} : following, cold, step, sums[i], space);
+      if (i + 1 < count) cold = false;
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t partition = own[i].first; partition < own[i].last; ++partition) {
+      const Place next = partition + 1 < own[i].last ? Place{tiles + i, kv_head, partition + 1} : from(i + 1);
+      add_partition(op, plan, {tiles + i, kv_head, partition}, next, cold, step, sums[i], space);
+    }
+    if (sums[i].in_span) kernels_.merge(static_cast<int>(tiles[i].last - tiles[i].first), width, sums[i].running, sums[i].span);
+    finish_tile(op, plan, tiles[i], kv_head, sums[i].running);
+  }
 }
 
 Place Program::first_place(const AttendOp& op, const AttentionPlan& plan, std::size_t tile, std::size_t kv_head) const {
   return {&plan.tiles[tile], kv_head, partitions_of(op, plan, plan.tiles[tile]).first};
 }
 
-// Threads take pieces, and the last of a unit is followed by the merging of all: the same sums as in attend_whole.
+// Threads take pieces, and the last of a unit is followed by the merging of all: the same sums as in attend_group.
 void Program::attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step) {
   const std::size_t size = kQueryRows * (2 + cache_.shape(op.layer).dim_padded());
   auto* partials = reinterpret_cast<float*>(partials_.data());
@@ -193,14 +230,29 @@ void Program::run_op(const AttendOp& op, Member& member, const StepInputs& step)
   const std::size_t heads = plan.kv_heads;
   Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
   bool cold = true;
-  const auto place_of = [&](std::size_t unit) { return first_place(op, plan, unit / heads, unit % heads); };
+  const std::size_t count = plan.groups.size() * heads;
+  // Later tiles of a prompt see more keys: they go first, so that the last ones to be taken are short.
+  const auto group_of = [&](std::size_t unit) -> const TileGroup& { return plan.groups[plan.groups.size() - 1 - unit / heads]; };
+  const auto place_of = [&](std::size_t unit) {
+    return unit < count ? first_place(op, plan, group_of(unit).tiles.first, unit % heads) : Place{};
+  };
+  const auto attend = [&](std::size_t unit, std::size_t next) {
+    attend_group(op, plan, group_of(unit), unit % heads, place_of(next), cold, scratch, step);
+  };
+  const auto meanwhile = [&] { ask_ahead(member, step); };
   if (step.tokens == step.sequences && !plan.split && plan.tiles.size() == step.sequences) {
     // One token and one tile a sequence: whoever writes a head's key and value is the only one to read them in this step.
-    const std::size_t count = step.sequences * heads;
-    member.share_ahead(count, 1, [&](std::size_t unit, std::size_t, std::size_t next) {
-      write_run(op, {unit / heads, unit / heads + 1}, unit % heads, step);
-      attend_whole(op, plan, place_of(unit), next < count ? place_of(next) : Place{}, cold, scratch, step);
-    }, [&] { ask_ahead(member, step); });
+    member.share_ahead(
+        count, 1,
+        [&](std::size_t unit, std::size_t, std::size_t next) {
+          const Range tiles = group_of(unit).tiles;
+          for (std::size_t tile = tiles.first; tile < tiles.last; ++tile) {
+            const std::size_t token = plan.tiles[tile].sequence;
+            write_run(op, {token, token + 1}, unit % heads, step);
+          }
+          attend(unit, next);
+        },
+        meanwhile);
     return;
   }
   member.share(runs_.size() * heads, 1, [&](std::size_t begin, std::size_t end) {
@@ -210,12 +262,8 @@ void Program::run_op(const AttendOp& op, Member& member, const StepInputs& step)
     attend_split(op, plan, member, step);
     return;
   }
-  // Later tiles of a prompt see more keys: they go first, so that the last ones to be taken are short.
-  const std::size_t count = plan.tiles.size() * heads;
-  const auto from_end = [&](std::size_t unit) { return place_of((plan.tiles.size() - 1 - unit / heads) * heads + unit % heads); };
-  member.share_ahead(count, 1, [&](std::size_t unit, std::size_t, std::size_t next) {
-    attend_whole(op, plan, from_end(unit), next < count ? from_end(next) : Place{}, cold, scratch, step);
-  }, [&] { ask_ahead(member, step); });
+  member.share_ahead(
+      count, 1, [&](std::size_t unit, std::size_t, std::size_t next) { attend(unit, next); }, meanwhile);
 }
 
 }  // namespace octavo

@@ -234,12 +234,12 @@ void Program::prepare(const StepInputs& step) {
     const std::size_t group = op->heads / shape.kv_heads;
     const auto fits = [&](const AttentionPlan& plan) { return plan.kv_heads == shape.kv_heads && plan.group == group; };
     if (std::none_of(plans_.begin(), plans_.end(), fits)) {
-      plans_.push_back(plan_attention(step, group, shape.kv_heads, static_cast<std::size_t>(team_->size())));
+      plans_.push_back(plan_attention(step, cache_.block_size(), group, shape.kv_heads, static_cast<std::size_t>(team_->size()), share_prefixes_));
     }
     const AttentionPlan& plan = plan_of(*op);
     query_bytes = std::max(query_bytes, op->heads * step.tokens * shape.query_bytes());
     const std::size_t softmax = kQueryRows * (2 + shape.dim_padded());
-    scratch_floats = std::max(scratch_floats, 3 * softmax);
+    scratch_floats = std::max(scratch_floats, (2 * kGroupTiles + 1) * softmax);
     if (plan.split) partial_floats = std::max(partial_floats, plan.pieces.size() * softmax);
   }
   queries_.reserve(query_bytes);

@@ -89,6 +89,12 @@ struct Place {
   std::size_t kv_head = 0, partition = 0;
 };
 
+// The sum over the partitions of a tile that have been worked on, always in the same tree: see kSpan.
+struct TileSum {
+  Softmax running, span;
+  bool begun = false, in_span = false;
+};
+
 class Program {
  public:
   Program(std::size_t vocabulary, int threads, std::vector<int> cores, const Kernels& kernels, CacheType cache_type);
@@ -123,6 +129,9 @@ class Program {
 
   // Samples from logits [rows][vocabulary].
   const SamplingResults& sample(const float* logits, const SamplingInputs& sampling);
+
+  // Whether keys and values that sequences of a step share are read once for several of them, which is so at first. The bits are the same.
+  void share_prefixes(bool share) { share_prefixes_ = share; }
 
   Team& team() { return *team_; }
   const Kernels& kernels() const { return kernels_; }
@@ -162,8 +171,10 @@ class Program {
   void attend_partitions(const AttendOp& op, const AttentionPlan& plan, const Place& place, std::size_t last, const Place& after, bool& cold,
                          const StepInputs& step, Softmax result, Softmax space);
   void finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result);
-  void attend_whole(const AttendOp& op, const AttentionPlan& plan, const Place& start, const Place& after, bool& cold, Scratch& scratch,
-                    const StepInputs& step);
+  void add_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold, const StepInputs& step,
+                     TileSum& sum, Softmax space);
+  void attend_group(const AttendOp& op, const AttentionPlan& plan, const TileGroup& group, std::size_t kv_head, const Place& after, bool& cold,
+                    Scratch& scratch, const StepInputs& step);
   void attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step);
   void merge_unit(const AttendOp& op, const AttentionPlan& plan, std::size_t unit);
   Place first_place(const AttendOp& op, const AttentionPlan& plan, std::size_t tile, std::size_t kv_head) const;
@@ -185,6 +196,7 @@ class Program {
   std::vector<Linear> linears_;
   std::vector<Rope> ropes_;
   Cache cache_;
+  bool share_prefixes_ = true;
   std::vector<Operation> operations_;
   std::vector<Scratch> scratch_;
 

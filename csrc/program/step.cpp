@@ -97,9 +97,60 @@ void share_out(AttentionPlan& plan, std::size_t threads) {
   }
 }
 
+// Puts tiles beside one another whose keys begin with the same blocks: those that are all that their sequence has in the step, as where it
+// decodes. They stand before the others, which are longer and are taken from the end.
+void group_tiles(AttentionPlan& plan, const StepInputs& step, std::size_t block_size, std::size_t threads) {
+  struct Candidate {
+    TileRange tile;
+    std::size_t full;  // partitions
+    const std::int32_t *begin, *end;  // their blocks
+  };
+  std::vector<Candidate> candidates;
+  std::vector<TileRange> others;
+  for (const TileRange& tile : plan.tiles) {
+    const std::size_t full = tile.keys / kPartition;
+    const std::size_t rows = static_cast<std::size_t>(step.query_starts[tile.sequence + 1] - step.query_starts[tile.sequence]) * plan.group;
+    if (full == 0 || tile.last - tile.first != rows) {
+      others.push_back(tile);
+      continue;
+    }
+    const std::int32_t* table = step.block_tables + tile.sequence * step.table_width;
+    candidates.push_back({tile, full, table, table + (full * kPartition + block_size - 1) / block_size});
+  }
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return std::lexicographical_compare(a.begin, a.end, b.begin, b.end);
+  });
+  // Enough groups for all threads.
+  const std::size_t most = std::clamp<std::size_t>(candidates.size() * plan.kv_heads / (4 * threads), 1, kGroupTiles);
+  plan.tiles.clear();
+  const auto common = [&](const Candidate& a, const Candidate& b) {
+    const auto same = static_cast<std::size_t>(std::mismatch(a.begin, a.end, b.begin, b.end).first - a.begin);
+    return std::min({a.full, b.full, same * block_size / kPartition});
+  };
+  for (std::size_t first = 0; first < candidates.size();) {
+    std::size_t last = first + 1, shared = candidates[first].full;
+    for (; last < candidates.size() && last - first < most; ++last) {
+      const std::size_t with = common(candidates[first], candidates[last]);
+      if (with == 0) break;
+      shared = std::min(shared, with);
+    }
+    plan.groups.push_back({{first, last}, last - first > 1 ? shared : 0});
+    for (; first < last; ++first) plan.tiles.push_back(candidates[first].tile);
+  }
+  for (const TileRange& tile : others) {
+    plan.groups.push_back({{plan.tiles.size(), plan.tiles.size() + 1}, 0});
+    plan.tiles.push_back(tile);
+  }
+}
+
+void leave_alone(AttentionPlan& plan) {
+  for (std::size_t tile = 0; tile < plan.tiles.size(); ++tile) plan.groups.push_back({{tile, tile + 1}, 0});
+}
+
 }  // namespace
 
-AttentionPlan plan_attention(const StepInputs& step, std::size_t group, std::size_t kv_heads, std::size_t threads) {
+AttentionPlan plan_attention(const StepInputs& step, std::size_t block_size, std::size_t group, std::size_t kv_heads, std::size_t threads,
+                             bool share_prefixes) {
   AttentionPlan plan;
   plan.group = group;
   plan.kv_heads = kv_heads;
@@ -116,6 +167,11 @@ AttentionPlan plan_attention(const StepInputs& step, std::size_t group, std::siz
     }
   }
   share_out(plan, threads);
+  if (share_prefixes && !plan.split && step.sequences > 1) {
+    group_tiles(plan, step, block_size, threads);
+  } else {
+    leave_alone(plan);
+  }
   return plan;
 }
 

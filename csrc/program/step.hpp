@@ -48,6 +48,14 @@ struct Range {
 // sums. What a thread hands to another is then one result for each span.
 constexpr std::size_t kSpan = 4;
 
+// Tiles that are worked on side by side, a partition of the keys after another: the first `shared` partitions of all of them lie in the same
+// blocks, and so are read from memory once.
+struct TileGroup {
+  Range tiles;
+  std::size_t shared = 0;
+};
+constexpr std::size_t kGroupTiles = 8;
+
 // Partitions of one span and one unit (a tile for a KV head) that a thread takes as a whole.
 struct Piece {
   std::size_t unit, first, last;
@@ -59,6 +67,7 @@ struct AttentionPlan {
   std::vector<TileRange> tiles;
   std::vector<std::int32_t> row_positions;  // [tokens · group]
   std::size_t most_partitions = 0;
+  std::vector<TileGroup> groups;  // all tiles, in their order
 
   // With few tiles and long contexts some threads would have nothing to do. Then partitions are shared out as well: in pieces, unit after unit
   // (tile · kv_heads + KV head), which threads take in runs. Whoever does the last piece of a unit that is left merges them all.
@@ -75,6 +84,8 @@ void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_
 
 std::vector<StripRun> strip_runs(const StepInputs& step);
 
-AttentionPlan plan_attention(const StepInputs& step, std::size_t group, std::size_t kv_heads, std::size_t threads);
+// With `share_prefixes` tiles of sequences whose first blocks are the same are grouped, and stand beside one another.
+AttentionPlan plan_attention(const StepInputs& step, std::size_t block_size, std::size_t group, std::size_t kv_heads, std::size_t threads,
+                             bool share_prefixes);
 
 }  // namespace octavo

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 namespace octavo {
@@ -59,10 +60,21 @@ Nucleus nucleus_of(const float* weights, std::size_t count, std::int64_t wanted,
   return {lowest, equal, above + equal * each};
 }
 
+// The highest floor that some halvings find between `low` and `high`, in the order of floats, below which at most `spare` of the weights lies.
+float raised_floor(const Kernels& kernels, const float* weights, std::size_t count, float low, float high, double spare) {
+  constexpr int kHalvings = 6;
+  auto fits = std::bit_cast<std::uint32_t>(low), above = std::bit_cast<std::uint32_t>(high);
+  for (int i = 0; i < kHalvings; ++i) {
+    const std::uint32_t middle = fits + (above - fits) / 2;
+    (kernels.sum_below(weights, count, std::bit_cast<float>(middle)) <= spare ? fits : above) = middle;
+  }
+  return std::bit_cast<float>(fits);
+}
+
 }  // namespace
 
 ChoiceScratch::ChoiceScratch(std::size_t size)
-    : values(size + 16), ids(size + 16), order(sample_runs(size) * kSampleRun), mass(kMassBins) {}
+    : values(size + 16), ids(size + 16), nearer(size + 16), places(size + 16), order(sample_runs(size) * kSampleRun), mass(kMassBins) {}
 
 std::size_t first_equal(const float* values, std::size_t count, const float* maxima, float top) {
   const std::size_t sets = sample_sets(count);
@@ -110,17 +122,22 @@ std::size_t draw(const Kernels& kernels, const Weights& weights, double top_p, s
   // Weights up to `tail` sum to at most what may be left out, so the nucleus ends among those above it. The comparison is with ≥
   // because `tail` is rounded to float, perhaps up to the next weight.
   const std::int64_t tail = std::max<std::int64_t>((total - wanted) / static_cast<std::int64_t>(weights.count), 1);
-  const std::size_t count =
-      kernels.pick_at_least(weights.values, weights.count, static_cast<float>(tail), scratch.values.data(), scratch.ids.data());
-  const Nucleus nucleus = nucleus_of(scratch.values.data(), count, wanted, scratch.mass, scratch.order);
+  const auto floor = static_cast<float>(tail);
+  const std::size_t picked = kernels.pick_at_least(weights.values, weights.count, floor, scratch.values.data(), scratch.ids.data());
+  // Of thousands of weights a nucleus often holds some dozens. Passes that whole vectors make leave few for those that they can't.
+  const double rest = kernels.sum_below(scratch.values.data(), picked, std::numeric_limits<float>::infinity());
+  const double spare = rest - static_cast<double>(wanted);
+  const float raised = raised_floor(kernels, scratch.values.data(), picked, floor, static_cast<float>(weights.total), spare);
+  const std::size_t count = kernels.pick_at_least(scratch.values.data(), picked, raised, scratch.nearer.data(), scratch.places.data());
+  const Nucleus nucleus = nucleus_of(scratch.nearer.data(), count, wanted, scratch.mass, scratch.order);
   std::int64_t left = scaled(bits, nucleus.total), equal = nucleus.equal;
   for (std::size_t i = 0; i < count; ++i) {
-    const float weight = scratch.values[i];
+    const float weight = scratch.nearer[i];
     const bool same = weight == nucleus.lowest;
     // No branch: which weights are kept can't be foreseen.
     left -= static_cast<std::int64_t>(weight > nucleus.lowest || (same && equal > 0)) * whole(weight);
     equal -= same;
-    if (left < 0) return static_cast<std::size_t>(scratch.ids[i]);
+    if (left < 0) return static_cast<std::size_t>(scratch.ids[static_cast<std::size_t>(scratch.places[i])]);
   }
   return static_cast<std::size_t>(scratch.ids[0]);  // never: what is left is below the nucleus's own sum
 }

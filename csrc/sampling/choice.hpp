@@ -21,8 +21,10 @@ inline std::size_t sample_sets(std::size_t count) { return sample_runs(count) * 
 struct ChoiceScratch {
   explicit ChoiceScratch(std::size_t size);
 
-  std::vector<float> values;       // candidates: values and indices
+  std::vector<float> values;  // candidates: values and indices
   std::vector<std::int32_t> ids;
+  std::vector<float> nearer;  // some of these again: values and where they are among the others
+  std::vector<std::int32_t> places;
   std::vector<float> order;        // what is left of a search
   std::vector<std::int64_t> mass;  // of weights, by some of their bits
 };

@@ -188,9 +188,61 @@ void refused_steps(const Kernels& kernels) {
   CHECK(same_bits(run_all(*program, 1), wanted));
 }
 
+// One token of each sequence: `lengths` tokens long, in the blocks of `tables`.
+AttentionPlan decode_plan(const std::vector<std::vector<std::int32_t>>& tables, const std::vector<std::int32_t>& lengths, std::size_t threads,
+                          bool share) {
+  const std::size_t count = tables.size(), width = 200;
+  std::vector<std::int32_t> flat(count * width, -1), starts(count + 1), positions(count), tokens(count);
+  for (std::size_t s = 0; s < count; ++s) {
+    std::copy(tables[s].begin(), tables[s].end(), flat.begin() + static_cast<std::ptrdiff_t>(s * width));
+    starts[s + 1] = static_cast<std::int32_t>(s + 1);
+    positions[s] = lengths[s] - 1;
+  }
+  const StepInputs step{count, count, 0, width, tokens.data(), positions.data(), nullptr, starts.data(), lengths.data(), flat.data(), nullptr};
+  return plan_attention(step, 16, 3, 3, threads, share);
+}
+
+// Sequences 0, 2 and 4 begin with the same 40 blocks, of which 0 and 4 share two more; 1 and 3 have blocks of their own.
+void shared_prefixes() {
+  const auto blocks = [](std::int32_t first, std::size_t count) {
+    std::vector<std::int32_t> ids(count);
+    for (std::size_t i = 0; i < count; ++i) ids[i] = first + static_cast<std::int32_t>(i);
+    return ids;
+  };
+  const auto joined = [](std::vector<std::int32_t> a, const std::vector<std::int32_t>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  const std::vector<std::int32_t> common = blocks(1000, 40);
+  const std::vector<std::vector<std::int32_t>> tables = {joined(joined(common, {5, 6}), blocks(0, 4)), blocks(100, 60), joined(common, blocks(200, 20)),
+                                                         blocks(300, 2), joined(joined(common, {5, 6}), blocks(400, 1))};
+  const std::vector<std::int32_t> lengths = {720, 950, 950, 20, 688};
+  const AttentionPlan shared = decode_plan(tables, lengths, 1, true);
+  std::size_t tiles = 0, together = 0;
+  std::vector<bool> seen(tables.size());
+  for (const TileGroup& group : shared.groups) {
+    CHECK(group.tiles.first == tiles && group.tiles.last > tiles);
+    tiles = group.tiles.last;
+    for (std::size_t tile = group.tiles.first; tile < group.tiles.last; ++tile) seen[shared.tiles[tile].sequence] = true;
+    if (group.tiles.last - group.tiles.first == 1) {
+      CHECK(group.shared == 0);
+      continue;
+    }
+    ++together;
+    CHECK(group.tiles.last - group.tiles.first == 3 && group.shared == 2);  // 40 blocks are two partitions and a half
+    for (std::size_t tile = group.tiles.first; tile < group.tiles.last; ++tile) CHECK(shared.tiles[tile].sequence % 2 == 0);
+  }
+  CHECK(together == 1 && tiles == tables.size() && std::count(seen.begin(), seen.end(), true) == 5);
+  // Threads that would have nothing to do are worth more than what is read once.
+  for (const AttentionPlan& apart : {decode_plan(tables, lengths, 1, false), decode_plan(tables, lengths, 3, true)}) {
+    for (const TileGroup& group : apart.groups) CHECK(group.tiles.last - group.tiles.first == 1 && group.shared == 0);
+  }
+}
+
 }  // namespace
 
 int main() {
+  shared_prefixes();
   const std::vector<octavo::Isa>& isas = octavo::available();
 #if defined(__SANITIZE_THREAD__)
   any_number_of_threads(octavo::kernels_of(isas.back()));  // what threads share does not depend on the kernels

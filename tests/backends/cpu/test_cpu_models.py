@@ -116,6 +116,52 @@ def test_bits_depend_on_the_request_alone(name: str, block_size: int, dtype: str
         assert [each.tobytes() for each in again] == wanted
 
 
+def families(block_size: int, vocabulary: int) -> list[Sequence]:
+    """Nine sequences with the same first 1,088 tokens, four with the same 320, and one alone, each with a tail of its own."""
+    made = np.random.default_rng(4)
+    sequences, block = [], 0
+    for count, length in ((9, 1088), (4, 320), (1, 0)):
+        prefix = made.integers(0, vocabulary, length)
+        shared = list(range(block, block + length // block_size))
+        block += len(shared)
+        for index in range(count):
+            tail = made.integers(0, vocabulary, 3 + 90 * index)
+            own = list(range(block, block - -len(tail) // block_size + 1))
+            block += len(own)
+            sequences.append(Sequence(np.concatenate([prefix, tail]), shared + own))
+    return sequences
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("name", "block_size", "dtype"), [("Q4_1", 16, "auto"), ("BF16", 64, "int8"), ("F16", 32, "fp8"), ("Q8_0", 16, "float32")]
+)
+def test_blocks_that_sequences_share_are_read_together(name: str, block_size: int, dtype: str, isa: str) -> None:
+    """The same bits as when each reads them for itself, on any number of threads; Q8_0 sees a window."""
+    given = []
+    for threads, share in ((1, False), (1, True), (2, True)):
+        program = model_of(name).compile(isa, threads=threads, blocks=700, block_size=block_size, kv_cache_dtype=dtype)
+        program._native.share_prefixes(share)
+        sequences = families(block_size, CONFIGS[name].vocabulary)
+        bits: list[list[bytes]] = [[] for _ in sequences]
+        places = {id(sequence): index for index, sequence in enumerate(sequences)}
+        for first in (0, 9, 13):
+            # The first of a family computes what all share.
+            advance(program, [(sequences[first], len(sequences[first].token_ids) - 1)], block_size)
+        for index, sequence in enumerate(sequences):
+            sequence.done = sequence.done or (1088 if index < 9 else 320)
+        while chunks := [(each, 1) for each in sequences if each.done < len(each.token_ids)]:
+            outputs = advance(program, chunks, block_size)
+            for (sequence, _), output in zip(chunks, outputs, strict=True):
+                bits[places[id(sequence)]].append(output.tobytes())
+            if ahead := [(each, 60) for each, _ in chunks if each.done + 60 < len(each.token_ids)]:
+                advance(program, ahead, block_size)
+        program.close()
+        given.append(bits)
+    assert given[1] == given[0]
+    assert given[2] == given[0]
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_wanted_rows_are_the_same_bits_as_among_all(isa: str) -> None:
     """Whatever rows of a step want logits, in whatever order, even none."""
