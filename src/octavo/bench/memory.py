@@ -189,9 +189,17 @@ class _Watched:
         """See Executor."""
         return self._executor.load()
 
-    def allocate(self, num_blocks: int) -> None:
+    def allocate(self, num_blocks: int, num_swap_blocks: int = 0) -> None:
         """See Executor."""
-        self._executor.allocate(num_blocks)
+        self._executor.allocate(num_blocks, num_swap_blocks)
+
+    def read_block(self, block_id: int) -> bytes:
+        """See Executor."""
+        return self._executor.read_block(block_id)
+
+    def write_block(self, block_id: int, content: bytes) -> None:
+        """See Executor."""
+        self._executor.write_block(block_id, content)
 
     def run(self, plan: StepPlan) -> StepResult:
         """See Executor."""

@@ -9,6 +9,7 @@ from octavo.kvcache.block_pool import BlockPoolError
 from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.block_table import BlockTable, Grant, Prefix, blocks_for
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.swap_space import Swapped
 
 
 class RunAllocator(Protocol):
@@ -126,7 +127,7 @@ class StaticTable(BlockTable):
         self._most_tokens = most_tokens
         self._run: range | None = None
 
-    def blocks_needed(self, prefix: Prefix, num_tokens: int) -> int:
+    def blocks_needed(self, prefix: Prefix, num_tokens: int, swapped: Swapped | None = None) -> int:
         """None that others might want if a run is free; else more than there will ever be."""
         return 0 if self._allocator.fits(blocks_for(self._most_tokens, self.block_size)) else self._runs.num_blocks + 1
 
