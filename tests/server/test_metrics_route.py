@@ -136,6 +136,16 @@ def test_requests_that_never_ran_count_too(metrics: Metrics) -> None:
     assert value(metrics, "vllm:request_params_max_tokens_count") == 0
 
 
+def test_tokens_that_come_all_at_once_say_nothing_of_their_times(metrics: Metrics) -> None:
+    """As those of a beam search do; one token for each of two samples came in one step, after the prompt."""
+    spans = ("request_prefill_time", "request_decode_time", "request_time_per_output_token")
+    metrics.on_finished("length", 7, 12, RequestMetrics(10.0, 10.25, 11.5, 11.5, 11.75), 2, 6)
+    assert [value(metrics, f"vllm:{name}_seconds_count") for name in spans] == [0, 0, 0]
+    assert value(metrics, "vllm:request_inference_time_seconds_sum") == 1.25
+    metrics.on_finished("length", 7, 2, RequestMetrics(10.0, 10.25, 11.5, 11.5, 11.75), 2, 1)
+    assert [value(metrics, f"vllm:{name}_seconds_count") for name in spans] == [1, 1, 0]
+
+
 def test_token_buckets_follow_the_context() -> None:
     assert one_two_five(300) == [1, 2, 5, 10, 20, 50, 100, 200]
     assert one_two_five(1) == [1]

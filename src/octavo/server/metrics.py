@@ -195,7 +195,8 @@ class EngineMetrics:
         params_n: int,
         max_tokens: int | None,
     ) -> None:
-        """See `Metrics.on_finished`. A span whose end never came, as in an aborted request, is not observed."""
+        """See `Metrics.on_finished`. A span whose end never came, as in an aborted request, is not observed, nor where the prompt ended and
+        the tokens began if they all came at once, as those of a beam search do."""
         self.success[finish_reason].inc()
         self.prompt_tokens.inc(num_prompt_tokens)
         self.request_prompt.observe(num_prompt_tokens)
@@ -204,11 +205,14 @@ class EngineMetrics:
         self.params_n.observe(params_n)
         if max_tokens is not None:
             self.params_max_tokens.observe(max_tokens)
+        first = metrics.first_token_time
+        if num_generation_tokens > params_n and first == metrics.last_token_time:
+            first = None
         spans = (
             (self.latency, metrics.arrival_time, metrics.finished_time),
             (self.queue_time, metrics.arrival_time, metrics.first_scheduled_time),
-            (self.prefill_time, metrics.first_scheduled_time, metrics.first_token_time),
-            (self.decode_time, metrics.first_token_time, metrics.last_token_time),
+            (self.prefill_time, metrics.first_scheduled_time, first),
+            (self.decode_time, first, metrics.last_token_time),
             (self.inference_time, metrics.first_scheduled_time, metrics.last_token_time),
         )
         for histogram, start, end in spans:
@@ -216,5 +220,5 @@ class EngineMetrics:
                 histogram.observe(end - start)
         # The samples of a request run side by side, so the span is shared by tokens / n of them.
         after_first = num_generation_tokens / max(params_n, 1) - 1
-        if metrics.first_token_time is not None and metrics.last_token_time is not None and after_first > 0:
-            self.per_token.observe((metrics.last_token_time - metrics.first_token_time) / after_first)
+        if first is not None and metrics.last_token_time is not None and after_first > 0:
+            self.per_token.observe((metrics.last_token_time - first) / after_first)
