@@ -11,6 +11,8 @@ from setups import Setup
 from workload import bits, greedy, prompts
 
 from octavo import LLM, BeamSearchOutput, BeamSearchParams, SamplingParams
+from octavo.api.beams import beams_of
+from octavo.api.generation import Generation
 
 # Inside of a block, at its end, in the first one, and over several.
 LENGTHS = (21, 32, 5, 70)
@@ -45,9 +47,8 @@ def search_all(llm: LLM, order: list[int] | None = None) -> list[Any]:
     """Every prompt with every kind of search, all in one batch: searches of different parameters go in by the engine's own door."""
     asked = [(prompt_of(length), params) for length in LENGTHS for params in PARAMS]
     places = order or list(range(len(asked)))
-    from octavo.api.beams import beams_of
 
-    def prepare(index: int, request_id: str) -> Any:
+    def prepare(index: int, request_id: str) -> Generation:
         prompt, params = asked[places[index]]
         return llm._front.prepare_beam_search(prompt, params, request_id, logprobs=2 * params.beam_width)
 
@@ -131,12 +132,10 @@ def test_any_number_of_threads(setup: Setup, alone: list[Any], threads: int) -> 
 def test_beside_ordinary_requests(setup: Setup, alone: list[Any]) -> None:
     """Neither changes the other."""
     asked, sampling = prompts()[:16], greedy()[:16]
-    from octavo.api.beams import beams_of
-
     with setup.start(max_num_batched_tokens=96) as llm:
         expected = [bits(llm.generate(prompt, each, use_tqdm=False))[0] for prompt, each in zip(asked, sampling, strict=True)]
 
-        def prepare(index: int, request_id: str) -> Any:
+        def prepare(index: int, request_id: str) -> Generation:
             if index % 2:
                 return llm._front.prepare(asked[index // 2], sampling[index // 2], request_id)
             place = index // 2

@@ -9,7 +9,9 @@ import pytest
 from fake_llm import REPLY, FakeLLM
 
 from octavo.protocol.beam_search import BeamSearchParams
+from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.protocol.sampling import SamplingParams
+from octavo.server.best_of import best
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 SIZE = len(REPLY.encode()) + 1
@@ -98,10 +100,7 @@ async def test_best_of_returns_the_highest_mean_logprobs(client: httpx.AsyncClie
     assert reply["usage"]["completion_tokens"] == 4 * 4
 
 
-async def test_best_of_ranks_by_token_and_not_by_sum() -> None:
-    from octavo.protocol.outputs import CompletionOutput, RequestOutput
-    from octavo.server.best_of import best
-
+def test_best_of_ranks_by_token_and_not_by_sum() -> None:
     def made(index: int, tokens: int, total: float) -> CompletionOutput:
         return CompletionOutput(index, f"{index}", [0] * tokens, cumulative_logprob=total, logprobs=[])
 
