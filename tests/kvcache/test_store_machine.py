@@ -40,7 +40,7 @@ class StoreMachine(RuleBasedStateMachine):
         num_blocks=st.integers(3, 16),
         num_slots=st.integers(0, 12),
         hash_block=st.sampled_from(HASHES),
-        window=st.sampled_from([None, None, None, 1, 2, 5]),
+        window=st.sampled_from([None, None, None, None, None, None, 1, 2, 5]),
     )
     def start(self, block_size, num_blocks, num_slots, hash_block, window):
         self.size = block_size
@@ -348,8 +348,9 @@ def test_any_order_of_operations_agrees_with_a_plain_dictionary():
         setattr(machine, name, 0)
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=500, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
+        settings=settings(max_examples=800, stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
     )
     seen = {name: getattr(machine, name) for name in counts}
     print(seen)
-    assert all(count > 100 for count in seen.values())
+    assert seen["steps"] > 5_000
+    assert all(count > 20 for count in seen.values())

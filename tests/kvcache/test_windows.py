@@ -227,3 +227,16 @@ def test_a_parent_that_can_t_be_found_is_refused():
     table._keys.extend(2)
     with pytest.raises(BlockPoolError, match="which can't be"):
         manager.store.register(1, table._keys, 1, 0)
+
+
+def test_a_fork_of_what_can_not_be_registered_slides_as_well() -> None:
+    manager = KVCacheManager(4, 2, hash_block=lambda parent, contents: b"same", window=Window(2, 12))
+    table = manager.new_table(list(range(8)))
+    assert table.prepare(0, 8) is not None
+    table.commit(8)
+    held = table.fork(8)
+    # Only the first block is registered, since the others collide with it.
+    assert held.num_registered == 1
+    assert held.slide(7) == [(0, NULL_BLOCK), (1, NULL_BLOCK), (2, NULL_BLOCK)]
+    assert table.slide(7) == [(0, NULL_BLOCK), (1, NULL_BLOCK), (2, NULL_BLOCK)]
+    assert manager.store.num_used == 1

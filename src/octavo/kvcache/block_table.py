@@ -302,6 +302,8 @@ class BlockTable:
         keys = None if self._keys is None or token_ids is None else self._keys.fork(token_ids, full)
         child = BlockTable(self._store, self.block_size, keys, owner=owner, window=self._window)
         child.adopt(Prefix(self.block_ids[:count], num_tokens, full))
+        # Which keeps it, too, from waiting for blocks to be registered that never will be.
+        child._lost = self._lost
         return child
 
     def release(self) -> None:
