@@ -117,15 +117,15 @@ def test_bits_depend_on_the_request_alone(name: str, block_size: int, dtype: str
 
 
 def families(block_size: int, vocabulary: int) -> list[Sequence]:
-    """Nine sequences with the same first 1,088 tokens, four with the same 320, and one alone, each with a tail of its own."""
+    """Nine sequences with the same first 576 tokens, four with the same 320, and one alone, each with a tail of its own."""
     made = np.random.default_rng(4)
     sequences, block = [], 0
-    for count, length in ((9, 1088), (4, 320), (1, 0)):
+    for count, length in ((9, 576), (4, 320), (1, 0)):
         prefix = made.integers(0, vocabulary, length)
         shared = list(range(block, block + length // block_size))
         block += len(shared)
         for index in range(count):
-            tail = made.integers(0, vocabulary, 3 + 90 * index)
+            tail = made.integers(0, vocabulary, 3 + 30 * index)
             own = list(range(block, block - -len(tail) // block_size + 1))
             block += len(own)
             sequences.append(Sequence(np.concatenate([prefix, tail]), shared + own))
@@ -149,7 +149,7 @@ def test_blocks_that_sequences_share_are_read_together(name: str, block_size: in
             # The first of a family computes what all share.
             advance(program, [(sequences[first], len(sequences[first].token_ids) - 1)], block_size)
         for index, sequence in enumerate(sequences):
-            sequence.done = sequence.done or (1088 if index < 9 else 320)
+            sequence.done = sequence.done or (576 if index < 9 else 320)
         while chunks := [(each, 1) for each in sequences if each.done < len(each.token_ids)]:
             outputs = advance(program, chunks, block_size)
             for (sequence, _), output in zip(chunks, outputs, strict=True):
