@@ -180,8 +180,8 @@ def test_times_of_known_outputs():
 def test_every_engine_option_reaches_the_llm():
     config = EngineConfig(
         ModelConfig("m", "r", "d", 100, "vllm"),
-        CacheConfig(32, 0.3, 1 << 20, 7, False, "float16"),
-        SchedulerConfig(128, 4, "priority"),
+        CacheConfig(32, 0.3, 1 << 20, 7, False, "float16", swap_space=1 << 21),
+        SchedulerConfig(128, 4, "priority", "recompute"),
         BackendConfig("reference", 1, False),
         9,
     )
@@ -198,9 +198,12 @@ def test_every_engine_option_reaches_the_llm():
         "num_gpu_blocks_override": 7,
         "enable_prefix_caching": False,
         "kv_cache_dtype": "float16",
+        "prefix_cache_dir": None,
+        "swap_space": 1 << 21,
         "max_num_batched_tokens": 128,
         "max_num_seqs": 4,
         "scheduling_policy": "priority",
+        "preemption_mode": "recompute",
         "backend": "reference",
         "threads": 1,
         "pin_threads": False,

@@ -42,19 +42,6 @@ def test_a_restart_gives_the_same_bits(setup: Setup, params: list[SamplingParams
         ]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8", "fp8"])
-def test_a_restart_with_every_type_of_cache(setup: Setup, params: list[SamplingParams], tmp_path: Path, dtype: str) -> None:
-    chosen = slice(20, 40)
-    with setup.start(kv_cache_dtype=dtype, prefix_cache_dir=tmp_path) as llm:
-        cold = bits(llm.generate(prompts()[chosen], params[chosen], use_tqdm=False))
-    with setup.start(kv_cache_dtype=dtype, prefix_cache_dir=tmp_path) as llm:
-        outputs = llm.generate(prompts()[chosen], params[chosen], use_tqdm=False)
-    assert bits(outputs) == cold
-    assert sum(output.num_cached_tokens for output in outputs) == sum(
-        min(len(prompt) // BLOCK * BLOCK, len(prompt) - 1) for prompt in prompts()[chosen]
-    )
-
-
 @pytest.mark.parametrize("blocks", [24, 60])
 def test_a_smaller_cache_takes_what_it_can_hold(
     setup: Setup, params: list[SamplingParams], cold: Bits, tmp_path: Path, blocks: int

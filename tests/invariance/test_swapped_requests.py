@@ -75,16 +75,6 @@ def test_by_either_way(setup: Setup, params: list[SamplingParams], alone: Bits, 
         assert stats.swap_blocks_total == 12
 
 
-@pytest.mark.parametrize("dtype", ["int8", "fp8"])
-def test_every_type_of_cache(setup: Setup, params: list[SamplingParams], dtype: str) -> None:
-    with setup.start(kv_cache_dtype=dtype) as llm:
-        expected = bits(llm.generate(SHORT, params, use_tqdm=False))
-        assert llm._core.stats().preemptions == 0
-    with setup.start(kv_cache_dtype=dtype, num_gpu_blocks_override=40, swap_space="64MiB", preemption_mode="swap") as llm:
-        assert bits(llm.generate(SHORT, params, use_tqdm=False)) == expected
-        assert llm._core.stats().blocks_swapped_in > 20
-
-
 @pytest.mark.parametrize("cache", [True, False], ids=["cached", "uncached"])
 def test_samples_of_several_prompts(setup: Setup, cache: bool) -> None:
     made = random.Random(5)
