@@ -349,7 +349,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def what_is_swapped_out_is_a_request_s_own_tokens(self):
         """As it will be once the copies are made that the next plan begins with."""
         size, worker = self.scheduler._cache.block_size, self.worker
-        slots = {**worker.swap, **{slot: worker.contents(block) for block, slot in self.scheduler._swaps_out}}
+        slots = {**worker.swap, **{slot: worker.contents(block) for block, slot in self.scheduler._swapping.outgoing}}
         for request in self.scheduler._requests.values():
             if request.swapped is not None:
                 assert request.status is RequestStatus.WAITING

@@ -14,6 +14,7 @@ from octavo.executors.executor import Executor
 from octavo.executors.in_process import InProcessExecutor
 from octavo.kvcache.block_hash import CacheScope
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.window import Window
 from octavo.loading.progress import Progress
 from octavo.protocol.errors import ConfigError, PrefixCacheError
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineRequest, EngineStats
@@ -92,6 +93,14 @@ class EngineCore:
             self._prefixes.close()
 
 
+def _check_saving(window: Window | None) -> None:
+    if window is not None:
+        raise ConfigError(
+            f"prefix_cache_dir: this model's layers see windows of {window.size} tokens, and blocks of such a model can't be saved",
+            param="prefix_cache_dir",
+        )
+
+
 def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], None]) -> EngineCore:
     """Loads the model, sizes the cache, and tells through `say` in one line what was chosen and why.
 
@@ -109,11 +118,8 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
                 f"max_model_len: {wanted} is more than the model's own limit of {model.max_model_len} tokens", param="max_model_len"
             )
         window = window_of(config, model)
-        if folder is not None and window is not None:
-            raise ConfigError(
-                f"prefix_cache_dir: this model's layers see windows of {window.size} tokens, and blocks of such a model can't be saved",
-                param="prefix_cache_dir",
-            )
+        if folder is not None:
+            _check_saving(window)
         pool = size_pool(config, model, total_memory(), available_memory())
         executor.allocate(pool.num_blocks, pool.num_swap_blocks)
         cache = KVCacheManager(

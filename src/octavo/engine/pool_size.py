@@ -36,28 +36,7 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
     wanted = config.model.max_model_len or model.max_model_len
     most = config.scheduler.max_num_seqs * _blocks_a_request(wanted, size, window)
     param = "kv_cache_memory" if config.cache.kv_cache_memory is not None else "gpu_memory_utilization"
-    if config.cache.num_blocks_override is not None:
-        blocks, why = config.cache.num_blocks_override, "as num_blocks_override says"
-        if blocks * model.kv_bytes_per_block > available_memory:
-            raise ConfigError(
-                f"num_blocks_override: {blocks:,} blocks take {_amount(blocks * model.kv_bytes_per_block)}, but only "
-                f"{_amount(available_memory)} of memory is available",
-                param="num_blocks_override",
-            )
-    elif config.cache.kv_cache_memory is not None:
-        budget = config.cache.kv_cache_memory
-        if budget > available_memory:
-            raise ConfigError(
-                f"kv_cache_memory: {_amount(budget)} was asked for, but only {_amount(available_memory)} of memory is available",
-                param="kv_cache_memory",
-            )
-        blocks, why = budget // model.kv_bytes_per_block, f"kv_cache_memory {_amount(budget)}"
-    else:
-        share = config.cache.gpu_memory_utilization
-        left = int(share * total_memory) - model.weights_bytes
-        blocks = min(left, available_memory) // model.kv_bytes_per_block
-        bound = f"available memory {_amount(available_memory)}" if available_memory < left else f"weights {_amount(model.weights_bytes)}"
-        why = f"gpu_memory_utilization {share:g} of {_amount(total_memory)}, {bound}"
+    blocks, why = _blocks_asked_for(config, model, total_memory, available_memory)
     if config.cache.num_blocks_override is None and blocks > most:
         blocks, why = most, f"all that max_num_seqs {config.scheduler.max_num_seqs} can use"
     if blocks < 1:
@@ -84,6 +63,32 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
     if swap_blocks:
         explanation += f"; swap space: {swap_blocks:,} blocks, {_amount(swap_blocks * model.kv_bytes_per_block)}"
     return PoolSize(blocks, longest, explanation, swap_blocks)
+
+
+def _blocks_asked_for(config: EngineConfig, model: LoadedModel, total_memory: int, available_memory: int) -> tuple[int, str]:
+    """Blocks that the configuration's words come to, and these words. Raises ConfigError for more than there is memory for."""
+    if config.cache.num_blocks_override is not None:
+        blocks = config.cache.num_blocks_override
+        if blocks * model.kv_bytes_per_block > available_memory:
+            raise ConfigError(
+                f"num_blocks_override: {blocks:,} blocks take {_amount(blocks * model.kv_bytes_per_block)}, but only "
+                f"{_amount(available_memory)} of memory is available",
+                param="num_blocks_override",
+            )
+        return blocks, "as num_blocks_override says"
+    if config.cache.kv_cache_memory is not None:
+        budget = config.cache.kv_cache_memory
+        if budget > available_memory:
+            raise ConfigError(
+                f"kv_cache_memory: {_amount(budget)} was asked for, but only {_amount(available_memory)} of memory is available",
+                param="kv_cache_memory",
+            )
+        return budget // model.kv_bytes_per_block, f"kv_cache_memory {_amount(budget)}"
+    share = config.cache.gpu_memory_utilization
+    left = int(share * total_memory) - model.weights_bytes
+    bound = f"available memory {_amount(available_memory)}" if available_memory < left else f"weights {_amount(model.weights_bytes)}"
+    why = f"gpu_memory_utilization {share:g} of {_amount(total_memory)}, {bound}"
+    return min(left, available_memory) // model.kv_bytes_per_block, why
 
 
 def swap_blocks_of(config: EngineConfig, model: LoadedModel, available_memory: int) -> int:

@@ -8,7 +8,7 @@ from typing import Protocol
 from octavo.kvcache.manager import KVCacheManager
 from octavo.kvcache.swap_space import Swapped
 from octavo.protocol.plan import Continuation, NewRequest
-from octavo.protocol.wire import BeamHypothesis, EngineRequest, TokenLogprobs
+from octavo.protocol.wire import BeamHypothesis, EngineOutput, EngineRequest, TokenLogprobs
 
 
 class RequestStatus(Enum):
@@ -158,6 +158,24 @@ class Request:
     def num_output_tokens(self) -> int:
         """Tokens sampled so far."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    def give_back(self) -> list[str]:
+        """Gives all blocks of its sequences back; returns the ids of those that the worker holds, and now has to forget."""
+        held = [sequence for sequence in self.sequences if sequence.held_by_worker]
+        for sequence in self.sequences:
+            sequence.table.release()
+            sequence.replaced = []
+            sequence.held_by_worker = False
+        return [sequence.request_id for sequence in held]
+
+    def answer(self) -> EngineOutput:
+        """An output that says how far it has come, and nothing else yet."""
+        return EngineOutput(
+            request_id=self.request_id,
+            first_scheduled_time=self.first_scheduled_time,
+            num_preemptions=self.num_preemptions,
+            num_cached_tokens=self.num_cached_tokens,
+        )
 
     def describe(self) -> NewRequest:
         """The request in full, for a worker that does not hold it."""

@@ -12,19 +12,18 @@ from collections.abc import Callable
 from octavo.config.engine import SchedulerConfig
 from octavo.kvcache.block_table import Grant, Prefix
 from octavo.kvcache.manager import KVCacheManager
-from octavo.kvcache.swap_space import Swapped
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.plan import SampledToken, StepPlan, StepResult
 from octavo.protocol.wire import BlocksPage, EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.beam_search import make_search
 from octavo.scheduling.limits import Limits
-from octavo.scheduling.preemption import PreemptionRule
 from octavo.scheduling.priority_queue import PriorityQueue
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, RequestStatus
 from octavo.scheduling.room import blocks_needed, blocks_to_come, tokens_held
 from octavo.scheduling.sample_groups import SampleGroups
 from octavo.scheduling.step import Step
+from octavo.scheduling.swapping import Swapping
 
 
 class SchedulerError(RuntimeError):
@@ -54,15 +53,8 @@ class Scheduler:
         self._config = config
         self._cache = cache
         self._store = cache.store
-        self._limits = Limits(
-            cache.block_size,
-            cache.store.num_blocks,
-            max_model_len,
-            vocab_size,
-            config.scheduling_policy,
-            config.max_num_seqs,
-            cache.window,
-        )
+        policy, seats = config.scheduling_policy, config.max_num_seqs
+        self._limits = Limits(cache.block_size, cache.store.num_blocks, max_model_len, vocab_size, policy, seats, cache.window)
         self._clock = clock
         self._requests: dict[str, Request] = {}
         self._running: dict[str, Request] = {}
@@ -71,11 +63,7 @@ class Scheduler:
         self._added = 0
         self._groups = SampleGroups()
         self._removed: list[str] = []
-        self._preemption = PreemptionRule(config.preemption_mode)
-        self._swaps_out: list[tuple[int, int]] = []
-        self._num_swapped = 0
-        self._blocks_swapped_out = 0
-        self._blocks_swapped_in = 0
+        self._swapping = Swapping(cache.store, config.preemption_mode)
         self._step: Step | None = None
         self._step_tokens = 0
         self._preemptions = 0
@@ -121,11 +109,11 @@ class Scheduler:
             prefix_cache_queries=self._prefix_cache_queries,
             prefix_cache_hits=self._prefix_cache_hits,
             prompt_tokens_computed=self._prompt_tokens_computed,
-            swapped=self._num_swapped,
+            swapped=self._swapping.num_requests,
             swap_blocks_total=self._store.swap.num_slots,
             swap_blocks_used=self._store.swap.num_used,
-            blocks_swapped_out=self._blocks_swapped_out,
-            blocks_swapped_in=self._blocks_swapped_in,
+            blocks_swapped_out=self._swapping.num_blocks_out,
+            blocks_swapped_in=self._swapping.num_blocks_in,
         )
 
     def blocks(self, offset: int, limit: int) -> BlocksPage:
@@ -168,7 +156,7 @@ class Scheduler:
         if reset_running_requests:
             for request in reversed(self._ranked()):
                 self._preempt(request, swap=False)
-            self._drop_swapped()
+            self._swapping.drop_all(self._waiting)
             while self._groups.give_up_one():
                 pass
         return self._cache.reset()
@@ -185,11 +173,9 @@ class Scheduler:
         # After a preemption the victim is next in line, and what it gave up has just been taken: nobody can come in.
         if self._continue_running(step):
             self._admit_waiting(step)
-        step.plan.removed, step.plan.swaps_out = self._removed, self._swaps_out
-        self._removed, self._swaps_out = [], []
+        step.plan.removed, self._removed = self._removed, []
+        self._swapping.hand_over(step.plan)
         self._copies += len(step.plan.copies)
-        self._blocks_swapped_out += len(step.plan.swaps_out)
-        self._blocks_swapped_in += len(step.plan.swaps_in)
         self._step = step
         self._step_tokens = self._config.max_num_batched_tokens - step.budget
         return step.plan
@@ -203,8 +189,7 @@ class Scheduler:
         if step is None or step.plan is not plan:
             raise SchedulerError("a result came for a plan that is not under way")
         self._step = None
-        if self._store.swap.num_slots:
-            self._preemption.observe(plan, result)
+        self._swapping.observe(plan, result)
         sampled = {token.request_id: token for token in result.sampled}
         outputs = []
         for request, count in step.shares:
@@ -228,7 +213,7 @@ class Scheduler:
         self._removed = step.plan.removed + self._removed
         if step.plan.swaps_out or step.plan.swaps_in:
             # Nobody knows what is in swap space either.
-            self._drop_swapped()
+            self._swapping.drop_all(self._waiting)
         lost = list(dict.fromkeys(request.owner for request, _ in step.shares if request.owner.status is not RequestStatus.FINISHED))
         for request in lost:
             self._finish(request)
@@ -297,7 +282,7 @@ class Scheduler:
             prefix = self._find(request)
             if prefix is None:
                 return
-            if blocks_needed(request, prefix, self._swapped(request, prefix)) > self._store.num_free - reserved:
+            if blocks_needed(request, prefix, self._swapping.of(request, prefix)) > self._store.num_free - reserved:
                 # Blocks that are held for samples to come, of which none runs, are in the way of who comes before them.
                 others_gone = self._groups.give_up_one(keep=self._groups.of(request))
                 if others_gone or (not self._running and self._groups.give_up_one()):
@@ -314,7 +299,7 @@ class Scheduler:
         the head of the queue.
         """
         prefix = request.table.find(request.num_known)
-        swapped = self._swapped(request, prefix)
+        swapped = self._swapping.of(request, prefix)
         held = prefix.num_tokens if swapped is None else swapped.num_tokens
         group = self._groups.of(request)
         if group is not None and held < group.num_prompt_tokens and (group.leader is not None or group.held is not None):
@@ -325,15 +310,7 @@ class Scheduler:
 
     def _admit(self, step: Step, request: Request, prefix: Prefix, now: float) -> None:
         """Moves a waiting request to the running ones, with its first share of tokens."""
-        swapped = self._swapped(request, prefix)
-        if swapped is None:
-            self._drop(request)
-            request.table.adopt(prefix)
-            request.num_in_cache = prefix.num_tokens
-        else:
-            step.plan.swaps_in += request.table.swap_in(prefix, swapped)
-            request.num_in_cache, request.swapped = swapped.num_tokens, None
-            self._num_swapped -= 1
+        step.plan.swaps_in += self._swapping.begin(request, prefix)
         # Something must be computed to sample from, if only the last token once more.
         request.num_computed = min(request.num_in_cache, request.num_known - 1)
         count = request.next_count(step.budget)
@@ -355,8 +332,7 @@ class Scheduler:
     def _preempt(self, request: Request, *, swap: bool = True) -> None:
         """Back to the front of the queue without its blocks; when it returns it computes again what can't be found in the cache then, nor
         in swap space, which it is left in if `swap` and the rule say so and there is room."""
-        swap = swap and request.search is None and self._store.swap.num_slots > 0
-        swapped = self._swap_out(request) if swap else None
+        swapped = self._swapping.put_out(request) if swap else None
         self._leave(request)
         request.swapped = swapped
         request.status = RequestStatus.WAITING
@@ -366,35 +342,6 @@ class Scheduler:
         request.num_preemptions += 1
         self._preemptions += 1
         self._waiting.push_front(request)
-
-    def _swap_out(self, request: Request) -> Swapped | None:
-        """Leaves the tokens of a running request in swap space, if that is worth it and has room."""
-        blocks, tokens = request.table.to_swap(request.num_in_cache)
-        made = request.table.swap_out(request.num_in_cache) if self._preemption.swaps(blocks, tokens) else None
-        if made is None:
-            return None
-        swapped, copies = made
-        self._swaps_out += copies
-        self._num_swapped += 1
-        return swapped
-
-    def _swapped(self, request: Request, prefix: Prefix) -> Swapped | None:
-        """What the request has in swap space, if that is more than what it begins with."""
-        swapped = request.swapped
-        return swapped if swapped is not None and swapped.num_tokens > prefix.num_tokens else None
-
-    def _drop(self, request: Request) -> None:
-        """The request does without what it has in swap space."""
-        if request.swapped is not None:
-            for slot in request.swapped.slots:
-                self._store.swap.release(slot)
-            request.swapped = None
-            self._num_swapped -= 1
-
-    def _drop_swapped(self) -> None:
-        """All requests do."""
-        for request in self._waiting:
-            self._drop(request)
 
     def _finish(self, request: Request) -> None:
         """The request is over: its blocks are free, its id may be used again."""
@@ -410,13 +357,8 @@ class Scheduler:
             self._groups.stopped(request)
         else:
             self._waiting.remove(request)
-        self._drop(request)
-        for sequence in request.sequences:
-            sequence.table.release()
-            sequence.replaced = []
-            if sequence.held_by_worker:
-                sequence.held_by_worker = False
-                self._removed.append(sequence.request_id)
+        self._swapping.drop(request)
+        self._removed += request.give_back()
 
     def _apply(self, request: Request, count: int, sampled: SampledToken | None, failure: str | None) -> EngineOutput | None:
         """One sequence's part of a result; None if it has computed a part of its prompt, or is a beam, and there is nothing to say."""
@@ -434,12 +376,7 @@ class Scheduler:
             self._groups.computed(request)
             request.replaced += request.table.slide(request.num_computed)
         owner = request.owner
-        output = EngineOutput(
-            request_id=owner.request_id,
-            first_scheduled_time=owner.first_scheduled_time,
-            num_preemptions=owner.num_preemptions,
-            num_cached_tokens=owner.num_cached_tokens,
-        )
+        output = owner.answer()
         if failure is not None:
             output.finish_reason, output.error = "error", failure
         elif sampled is None:
