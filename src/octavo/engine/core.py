@@ -156,7 +156,7 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         version=__version__,
         enable_prefix_caching=config.cache.enable_prefix_caching,
         kv_cache_dtype=model.kv_cache_dtype,
-        sliding_window=model.window,
+        sliding_window=None if window is None else window.size,
         saves_prefix_cache=prefixes is not None,
     )
     return EngineCore(scheduler, executor, info, prefixes)
