@@ -72,18 +72,6 @@ void Program::attend_partition(const AttendOp& op, const AttentionPlan& plan, co
   cold = next.tile == nullptr;
 }
 
-// Attends over the partitions from `place` up to `last`, all of one span, and merges them in order. `after` is what follows them.
-void Program::attend_partitions(const AttendOp& op, const AttentionPlan& plan, const Place& place, std::size_t last, const Place& after,
-                                bool& cold, const StepInputs& step, Softmax result, Softmax space) {
-  const std::size_t width = cache_.shape(op.layer).dim_padded();
-  for (Place here = place; here.partition < last; ++here.partition) {
-    const Place next{here.tile, here.kv_head, here.partition + 1};
-    const bool begins = here.partition == place.partition;
-    attend_partition(op, plan, here, next.partition < last ? next : after, cold, step, begins ? result : space);
-    if (!begins) kernels_.merge(static_cast<int>(here.tile->last - here.tile->first), width, result, space);
-  }
-}
-
 void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result) {
   const CacheShape shape = cache_.shape(op.layer);
   for (std::size_t row = tile.first; row < tile.last; ++row) {
@@ -178,8 +166,11 @@ void Program::attend_split(const AttendOp& op, const AttentionPlan& plan, Member
       const Range seen = seen_of(piece);
       if (seen.first < seen.last) {
         const Place here = first_in({index, index + 1}), following = first_in({index + 1, pieces.last});
-        attend_partitions(op, plan, here, seen.last, following.tile != nullptr ? following : after, cold, step,
-                          softmax_at(partials + index * size), space);
+        TileSum sum{softmax_at(partials + index * size), {}};
+        for (Place at = here; at.partition < seen.last; ++at.partition) {
+          const Place beyond = at.partition + 1 < seen.last ? Place{at.tile, at.kv_head, at.partition + 1} : following;
+          add_partition(op, plan, at, beyond.tile != nullptr ? beyond : after, cold, step, sum, space);
+        }
       }
       if (plan.left[piece.unit].fetch_sub(1, std::memory_order_acq_rel) == 1) merge_unit(op, plan, piece.unit);
     }

@@ -168,8 +168,6 @@ class Program {
   KeyRange keys_of(const AttendOp& op, const AttentionPlan& plan, const Place& place, const StepInputs& step) const;
   void attend_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,
                         const StepInputs& step, Softmax result);
-  void attend_partitions(const AttendOp& op, const AttentionPlan& plan, const Place& place, std::size_t last, const Place& after, bool& cold,
-                         const StepInputs& step, Softmax result, Softmax space);
   void finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result);
   void add_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold, const StepInputs& step,
                      TileSum& sum, Softmax space);
