@@ -158,3 +158,17 @@ def test_an_aborted_request_gives_the_rest_back():
     engine.add(other)
     engine.drain()
     checked(engine, other)
+
+
+def test_a_sample_that_comes_back_to_a_full_pool_needs_room_for_its_next_token():
+    """What the group holds for those to come begins with a token that this one's next no longer sees."""
+    engine = engine_with(window=7, block_size=1, num_blocks=7, budget=3, seqs=1, max_model_len=9, prefix_caching=False)
+    requests = [make_request(f"g:{index}", 7, 2, seed=index) for index in range(2)]
+    for request in requests:
+        request.group_id = "g"
+    engine.add(*requests)
+    for _ in range(3):
+        engine.step()
+    engine.scheduler._preempt(engine.scheduler._running["g:0"])
+    engine.drain()
+    checked(engine, *requests, context=9)

@@ -123,11 +123,22 @@ class BlockTable:
         for count, block_id in enumerate(found, 1):
             if block_id == NULL_BLOCK:
                 gone = count
-            # The last token known is computed in any case. The last block is the parent of the next.
-            first = min(self._first_seen(min(count * self.block_size, num_tokens - 1)), count - 1)
+            first = self._first_needed(count, count * self.block_size, num_tokens)
             if gone <= first:
                 best, dropped = count, first
         return [NULL_BLOCK] * dropped + found[dropped:best]
+
+    def _first_needed(self, num_blocks: int, num_held: int, num_tokens: int) -> int:
+        """The first of `num_blocks` blocks, which hold `num_held` tokens, that a sequence goes on from when it knows `num_tokens`."""
+        # The last token known is computed in any case. The last block is the parent of the next.
+        return min(self._first_seen(min(num_held, num_tokens - 1)), num_blocks - 1)
+
+    def needed(self, prefix: Prefix, num_tokens: int) -> Prefix:
+        """`prefix` without the blocks that the window has passed for a sequence that knows `num_tokens` tokens."""
+        if self._window is None or not prefix.block_ids:
+            return prefix
+        first = self._first_needed(len(prefix.block_ids), prefix.num_tokens, num_tokens)
+        return Prefix([NULL_BLOCK] * first + prefix.block_ids[first:], prefix.num_tokens, prefix.num_registered)
 
     def _first_seen(self, position: int) -> int:
         return 0 if self._window is None else self._window.first_place(position, self.block_size)

@@ -303,7 +303,7 @@ class Scheduler:
         held = prefix.num_tokens if swapped is None else swapped.num_tokens
         group = self._groups.of(request)
         if group is not None and held < group.num_prompt_tokens and (group.leader is not None or group.held is not None):
-            return group.prefix
+            return None if group.prefix is None else request.table.needed(group.prefix, request.num_known)
         if swapped is not None:
             return prefix
         return None if request.table.is_in_flight(len(prefix.block_ids), request.num_known) else prefix
