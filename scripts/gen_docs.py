@@ -15,7 +15,7 @@ import click
 
 from octavo.cli.app import app as commands
 from octavo.cli.declare import Flag, Positional
-from octavo.cli.refused import ALWAYS_ON, REFUSED
+from octavo.cli.refused import ALWAYS_ON, PERMISSIONS, REFUSED
 from octavo.protocol.wire import EngineInfo
 from octavo.server.app import build_app
 from octavo.server.requests import ChatRequest, CompletionRequest, TokenizeRequest
@@ -69,13 +69,14 @@ def refused_section() -> str:
     rows = []
     for refused in REFUSED:
         fine = [f"`{value}`" for value in refused.harmless] or ([f"`--no-{refused.flag[2:]}`"] if refused.switch else [])
-        rows.append([f"`{refused.flag}`", ", ".join(fine), refused.hint[:1].upper() + refused.hint[1:]])
+        spelled = ", ".join(f"`{name}`" for name in (refused.flag, *refused.aliases))
+        rows.append([spelled, ", ".join(fine), refused.hint[:1].upper() + refused.hint[1:]])
     always = " and ".join(f"`{flag}`" for flag in ALWAYS_ON)
     return (
         "## Flags of `vllm serve` that are refused\n\n"
         "`octavo serve` refuses these by name, with exit code 2, unless the value asks for what Octavo does anyway. "
-        f"{always} change nothing here and are let through; `--flag_name` and `--flag-name` are the same.\n\n"
-        + table(["flag", "let through", "why"], rows)
+        f"{always} change nothing here and are let through, and so is `{PERMISSIONS[0]}`, a permission that no model here needs: code that "
+        "a checkpoint brings is never run. `--flag_name` and `--flag-name` are the same.\n\n" + table(["flag", "let through", "why"], rows)
     )
 
 

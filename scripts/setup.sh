@@ -80,7 +80,7 @@ find_compiler() {
 # What the environment was made from: the requirements, this place (an editable install points at it), the interpreter, and whether there
 # is a compiler. Without the development tools pip builds the module, so then the C++ counts as well.
 state() {
-    { pwd -P; sha256sum <pyproject.toml; "$venv/bin/python" -V; if has_compiler && has_headers; then echo native; fi; } 2>&1
+    { pwd -P; sha256sum <pyproject.toml; sha256sum <compat/pyproject.toml; "$venv/bin/python" -V; if has_compiler && has_headers; then echo native; fi; } 2>&1
     [ "$1" = dev ] || find CMakeLists.txt cmake csrc -type f -exec sha256sum {} + | sort | sha256sum
 }
 
@@ -107,4 +107,6 @@ if [ "$kind" = dev ]; then
 else
     "$venv/bin/python" -m pip install -q -e "$target"
 fi
+# vLLM's names, unless vLLM itself is there, which the build then says.
+"$venv/bin/python" -m pip install -q --no-deps -e ./compat
 state "$kind" >"$venv/.octavo-$kind"

@@ -5,9 +5,10 @@ The public surface is this module's `__all__`. Names load on first use, so that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from octavo._version import __version__
+from octavo.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
@@ -42,13 +43,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        from importlib import import_module
-
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'octavo' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, "__version__")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import pytest
 from processes import children
 
 from octavo import LLM, SamplingParams
-from octavo.protocol.errors import ConfigError, ModelLoadError, OctavoError
+from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadError, OctavoError
+from octavo.protocol.lora import LoRARequest
 from octavo.protocol.plan import StepPlan, StepResult
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
@@ -178,11 +180,13 @@ def test_with_closes_even_after_an_error(tiny_llama: Path) -> None:
     [
         ("tensor_parallel_size", 2),
         ("pipeline_parallel_size", 2),
-        ("dtype", "half"),
-        ("dtype", "bfloat16"),
+        ("dtype", "float8"),
+        ("dtype", None),
         ("quantization", "awq"),
         ("enable_lora", True),
-        ("trust_remote_code", True),
+        ("trust_remote_code", "yes"),
+        ("served_model_name", "x"),
+        ("load_format", "dummy"),
         ("enable_chunked_prefill", False),
         ("cpu_offload_gb", 4),
         ("tokenizer", "other"),
@@ -250,19 +254,52 @@ def test_a_context_longer_than_the_models(tiny_llama: Path) -> None:
 
 
 def test_arguments_that_nobody_knows(tiny_llama: Path) -> None:
-    with pytest.raises(TypeError, match="'tensor_paralel_size'"):
+    with pytest.raises(TypeError, match="LLM\\(\\) has no argument 'tensor_paralel_size'; did you mean tensor_parallel_size\\?"):
         LLM(str(tiny_llama), tensor_paralel_size=1)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"tensor_parallel_size": 1, "dtype": "auto", "quantization": None, "enable_lora": False, "trust_remote_code": False},
+        {"tensor_parallel_size": 1, "dtype": "auto", "quantization": None, "enable_lora": False, "trust_remote_code": True},
         {"enforce_eager": True, "disable_log_stats": True, "enable_prefix_caching": None, "swap_space": 0},
     ],
 )
 def test_arguments_that_ask_for_nothing(tiny_llama: Path, options: dict[str, Any]) -> None:
     LLM(str(tiny_llama), quiet=True, **options).close()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cache", "kept"),
+    [
+        ("half", "auto", "float16"),
+        ("bf16", "auto", "bfloat16"),
+        ("float", "auto", "float32"),
+        ("float16", "int8", "int8"),
+    ],
+)
+def test_dtype_is_what_the_cache_keeps_unless_that_says_otherwise(tiny_llama: Path, dtype: str, cache: str, kept: str) -> None:
+    with LLM(str(tiny_llama), quiet=True, backend="reference", dtype=dtype, kv_cache_dtype=cache) as llm:
+        assert llm._core.info.kv_cache_dtype == kept
+
+
+def test_float32_is_the_reference_backends(tiny_llama: Path) -> None:
+    with pytest.raises(ConfigError, match=r'^dtype: float32 needs the backend "reference"'):
+        LLM(str(tiny_llama), quiet=True, dtype="float32")
+
+
+def test_a_model_of_code_of_its_own(changed_model: Callable[..., str]) -> None:
+    path = changed_model(config={"architectures": ["OwnForCausalLM"], "auto_map": {"AutoModelForCausalLM": "own.OwnForCausalLM"}})
+    with pytest.raises(ModelLoadError, match=r"OwnForCausalLM is not supported .*it needs code of its own \(trust_remote_code\)"):
+        LLM(path, trust_remote_code=True, quiet=True)
+
+
+def test_an_adapter_is_refused_by_name(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^lora_request: 'mine' can't be applied") as caught:
+        llm.generate(PROMPTS, GREEDY, lora_request=[None, LoRARequest("mine", 1, "somewhere"), None])
+    assert caught.value.param == "lora_request"
+    with pytest.raises(InvalidRequestError, match=r"^lora_request: 'mine'"):
+        llm.chat([{"role": "user", "content": "Hi"}], GREEDY, lora_request=LoRARequest("mine", 1))
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:

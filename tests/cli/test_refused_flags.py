@@ -3,7 +3,7 @@
 import pytest
 
 from octavo.cli.main import main
-from octavo.cli.refused import ALWAYS_ON, REFUSED, UsageError, without_refused
+from octavo.cli.refused import ALWAYS_ON, PERMISSIONS, REFUSED, UsageError, without_refused
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.flag)
@@ -28,6 +28,19 @@ def test_what_is_always_on_can_be_asked_for_but_not_switched_off(flag):
     assert without_refused([flag, "model"]) == ["model"]
     with pytest.raises(UsageError, match="--no-"):
         without_refused(["--no-" + flag[2:]])
+
+
+@pytest.mark.parametrize("flag", [*PERMISSIONS, "--trust_remote_code"])
+def test_a_permission_that_no_model_needs_is_let_through(flag):
+    assert without_refused([flag, "model"]) == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "named"), [("--quant", "awq", "--quantization"), ("--parallel-size", "4", "--tensor-parallel-size")]
+)
+def test_short_spellings_are_refused_alike(flag, value, named):
+    with pytest.raises(UsageError, match=rf"^{named} is not supported by this version of Octavo: \w"):
+        without_refused([flag, value])
 
 
 @pytest.mark.parametrize("args", [["-tp", "2"], ["--tensor_parallel_size", "2"], ["--tensor_parallel_size=2"], ["--tensor-parallel-size"]])

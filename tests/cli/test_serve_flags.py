@@ -51,6 +51,7 @@ def test_every_flag_reaches_its_field(run):
     code, config, options = run(
         *["m", "--revision", "r", "--download-dir", "d", "--max-model-len", "99", "--generation-config", "vllm"],
         *["--block-size", "32", "--gpu-memory-utilization", "0.25", "--kv-cache-memory", "2GiB", "--num-gpu-blocks-override", "7"],
+        *["--dtype", "half"],
         *["--no-enable-prefix-caching", "--kv-cache-dtype", "int8", "--scheduling-policy", "priority"],
         *["--swap-space", "4GiB", "--preemption-mode", "swap"],
         *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "cpu", "--threads", "2", "--no-pin-threads", "--seed", "5"],
@@ -73,7 +74,7 @@ def test_every_flag_reaches_its_field(run):
     )
     assert code == 3
     assert config == EngineConfig(
-        model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm"),
+        model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm", dtype="float16"),
         cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False, "int8", swap_space=4 * 2**30),
         scheduler=SchedulerConfig(64, 3, "priority", "swap"),
         backend=BackendConfig("cpu", 2, pin_threads=False),
@@ -123,6 +124,17 @@ def test_vllm_s_other_spellings(run):
     assert (options.uvicorn_log_level, options.allowed_origins) == ("error", ("a", "b"))
 
 
+def test_short_spellings(run):
+    args = ["--precision", "bf16", "--gpu-mem-usage", "0.85", "--server-port", "8080", "--max-batch", "7", "--trust-remote-code"]
+    code, config, options = run("m", *args, "--parallel-size", "1", "--no-prefix-caching")
+    assert code == 3
+    assert (config.model.dtype, config.kv_cache_dtype, options.port) == ("bfloat16", "bfloat16", 8080)
+    assert config.cache == CacheConfig(gpu_memory_utilization=0.85, enable_prefix_caching=False)
+    assert config.scheduler == SchedulerConfig(max_num_seqs=7)
+    assert run("m", "--prefix-caching")[1].cache == CacheConfig()
+    assert run("m", "--precision", "fp16")[1].model.dtype == "float16"
+
+
 def test_keys_from_the_environment(run, monkeypatch):
     monkeypatch.setenv("OCTAVO_API_KEY", "k1, k2")
     assert run()[2].api_key == ("k1", "k2")
@@ -138,6 +150,8 @@ def test_keys_from_the_environment(run, monkeypatch):
             1,
             "octavo: --kv-cache-dtype must be one of auto, float32, bfloat16, float16, int8, fp8, fp8_e4m3, not 'fp8_e5m2'",
         ),
+        (["--precision", "fp8"], 1, "octavo: --dtype must be one of auto, float32, bfloat16, float16"),
+        (["--dtype", "float32"], 1, "octavo: --dtype: float32 needs the backend"),
         (["--kv-cache-memory", "0"], 1, "octavo: --kv-cache-memory must be over 0"),
         (["--num-gpu-blocks-override", "0"], 1, "octavo: --num-gpu-blocks-override must be at least 1"),
         (["--num-gpu-blocks-override", "9" * 23], 1, "octavo: --num-gpu-blocks-override must be at most"),

@@ -250,7 +250,7 @@ class TestFromOptional:
         assert caught.value.param == name
 
     def test_an_unknown_field_is_named(self) -> None:
-        with pytest.raises(InvalidRequestError, match=r"^top_q is not a sampling parameter\.$"):
+        with pytest.raises(InvalidRequestError, match=r"^top_q is not a sampling parameter; did you mean top_p\?$"):
             SamplingParams.from_optional(top_q=1)
 
 

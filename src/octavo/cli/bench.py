@@ -72,6 +72,7 @@ _ENGINE: dict[str, tuple[Any, Any]] = {
     "revision": (flags.Revision, None),
     "download_dir": (flags.DownloadDir, None),
     "max_model_len": (flags.MaxModelLen, flags.MODEL.max_model_len),
+    "dtype": (flags.Dtype, flags.MODEL.dtype),
     "block_size": (flags.BlockSize, flags.CACHE.block_size),
     "gpu_memory_utilization": (flags.GpuMemoryUtilization, flags.CACHE.gpu_memory_utilization),
     "kv_cache_memory": (flags.KvCacheMemory, flags.CACHE.kv_cache_memory),

@@ -13,6 +13,7 @@ import click
 from octavo.cli.declare import Argument, Option
 from octavo.config.engine import (
     BACKENDS,
+    DTYPES,
     KV_CACHE_DTYPES,
     POLICIES,
     PREEMPTION_MODES,
@@ -48,11 +49,27 @@ GenerationConfig = Annotated[
     str,
     Option(metavar="auto|vllm", help="Sampling defaults: the model's own, or none of them.", panel=_MODEL),
 ]
+Dtype = Annotated[
+    str,
+    Option(
+        "--dtype",
+        "--precision",
+        metavar="|".join(DTYPES),
+        help="What keys and values are kept in where --kv-cache-dtype is auto. Weights stay as the checkpoint has them.",
+        panel=_MODEL,
+    ),
+]
 
 BlockSize = Annotated[int, Option(metavar="TOKENS", help="Tokens a block of the KV cache holds.", panel=_CACHE)]
 GpuMemoryUtilization = Annotated[
     float,
-    Option(metavar="SHARE", help="Share of the machine's (or cgroup's) memory for weights and KV cache together.", panel=_CACHE),
+    Option(
+        "--gpu-memory-utilization",
+        "--gpu-mem-usage",
+        metavar="SHARE",
+        help="Share of the machine's (or cgroup's) memory for weights and KV cache together.",
+        panel=_CACHE,
+    ),
 ]
 
 
@@ -91,6 +108,7 @@ EnablePrefixCaching = Annotated[
     bool,
     Option(
         "--enable-prefix-caching/--no-enable-prefix-caching",
+        "--prefix-caching/--no-prefix-caching",
         help="Take over what the cache still holds of a prompt from earlier requests.",
         panel=_CACHE,
     ),
@@ -113,7 +131,7 @@ SwapSpace = Annotated[
     ),
 ]
 MaxNumBatchedTokens = Annotated[int, Option(metavar="N", help="Tokens computed in one step, at most.", panel=_SCHEDULER)]
-MaxNumSeqs = Annotated[int, Option(metavar="N", help="Requests in one step, at most.", panel=_SCHEDULER)]
+MaxNumSeqs = Annotated[int, Option("--max-num-seqs", "--max-batch", metavar="N", help="Requests in one step, at most.", panel=_SCHEDULER)]
 SchedulingPolicy = Annotated[
     str,
     Option(

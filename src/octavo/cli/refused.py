@@ -11,12 +11,14 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A flag that is not offered. `harmless` are the values that change nothing here; `switch` marks a flag that takes no value."""
+    """A flag that is not offered. `harmless` are the values that change nothing here; `switch` marks a flag that takes no value; `aliases`
+    are its other spellings."""
 
     flag: str
     harmless: tuple[str, ...] = ()
     switch: bool = False
     hint: str = ""
+    aliases: tuple[str, ...] = ()
 
     @property
     def message(self) -> str:
@@ -33,18 +35,20 @@ def _values(*flags: str) -> list[Refused]:
 
 
 _ONE_DEVICE = "it runs on one device"
+_QUANTIZATION = (
+    "checkpoints that say so themselves (GGUF) are read without it, and awq, gptq or other quantized safetensors can't be read yet; "
+    "serve a GGUF file of the model instead"
+)
 
 REFUSED: tuple[Refused, ...] = (
-    Refused("--tensor-parallel-size", ("1",), hint=_ONE_DEVICE),
-    Refused("--pipeline-parallel-size", ("1",), hint=_ONE_DEVICE),
-    Refused("--data-parallel-size", ("1",), hint=_ONE_DEVICE),
+    Refused("--tensor-parallel-size", ("1",), hint=_ONE_DEVICE, aliases=("-tp", "--parallel-size")),
+    Refused("--pipeline-parallel-size", ("1",), hint=_ONE_DEVICE, aliases=("-pp",)),
+    Refused("--data-parallel-size", ("1",), hint=_ONE_DEVICE, aliases=("-dp",)),
     Refused("--enable-expert-parallel", switch=True),
     Refused("--distributed-executor-backend"),
     Refused("--api-server-count", ("1",)),
-    Refused("--dtype", ("auto",), hint="backend and checkpoint decide what it computes in; --backend reference is all float32"),
-    Refused("--quantization", hint="the checkpoint itself says how its weights are stored, so leave the flag out"),
+    Refused("--quantization", hint=_QUANTIZATION, aliases=("-q", "--quant")),
     Refused("--load-format", ("auto",), hint="the format is read from the checkpoint itself"),
-    Refused("--trust-remote-code", switch=True, hint="it never runs code that a checkpoint brings"),
     Refused("--tokenizer", hint="the tokenizer is the checkpoint's own"),
     Refused("--tokenizer-mode", ("auto",)),
     Refused("--hf-overrides"),
@@ -75,8 +79,10 @@ REFUSED: tuple[Refused, ...] = (
 
 # Switches for what Octavo always does, so that asking for it is no news and only the opposite is refused.
 ALWAYS_ON = ("--enable-chunked-prefill", "--enforce-eager", "--enable-prompt-tokens-details")
+# A permission that Octavo needs for no model: it never runs code that a checkpoint brings.
+PERMISSIONS = ("--trust-remote-code", "--no-trust-remote-code", "--trust-remote")
 
-_SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size", "-q": "--quantization"}
+_SHORT = {alias: refused.flag for refused in REFUSED for alias in refused.aliases}
 _BY_FLAG = {refused.flag: refused for refused in REFUSED}
 
 
@@ -92,8 +98,9 @@ def without_refused(args: list[str]) -> list[str]:
         if arg == "--":
             return [*kept, arg, *rest]
         name, equals, value = arg.partition("=")
-        name = _SHORT.get(name, name.replace("_", "-") if name.startswith("--") else name)
-        if name in ALWAYS_ON and not equals:
+        name = name.replace("_", "-") if name.startswith("--") else name
+        name = _SHORT.get(name, name)
+        if name in (*ALWAYS_ON, *PERMISSIONS) and not equals:
             continue
         off = name.startswith("--no-")
         refused = _BY_FLAG.get("--" + name.removeprefix("--no-") if off else name)

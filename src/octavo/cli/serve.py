@@ -23,7 +23,9 @@ _D = ServerOptions()
 Host = Annotated[
     str, Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 opens it to the network (add --api-key).", panel=_SERVER)
 ]
-Port = Annotated[int, Option(metavar="N", help="Port to listen on; 0 lets the system choose one.", panel=_SERVER)]
+Port = Annotated[
+    int, Option("--port", "--server-port", metavar="N", help="Port to listen on; 0 lets the system choose one.", panel=_SERVER)
+]
 ApiKeys = Annotated[
     list[str] | None,
     Option(
@@ -85,6 +87,7 @@ def serve(
     download_dir: flags.DownloadDir = None,
     max_model_len: flags.MaxModelLen = flags.MODEL.max_model_len,
     generation_config: flags.GenerationConfig = flags.MODEL.generation_config,
+    dtype: flags.Dtype = flags.MODEL.dtype,
     chat_template: ChatTemplate = _D.chat_template,
     response_role: ResponseRole = _D.response_role,
     host: Host = _D.host,

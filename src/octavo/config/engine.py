@@ -12,6 +12,8 @@ POLICIES = ("fcfs", "priority")
 KV_CACHE_ALIASES = {"fp8_e4m3": "fp8"}
 KV_CACHE_DTYPES = ("auto", "float32", "bfloat16", "float16", "int8", "fp8", *KV_CACHE_ALIASES)
 PREEMPTION_MODES = ("auto", "swap", "recompute")
+DTYPE_ALIASES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
+DTYPES = ("auto", "float32", "bfloat16", "float16", *DTYPE_ALIASES)
 
 
 # What fits the messages between the processes, and more than any machine holds.
@@ -46,7 +48,8 @@ class ModelConfig:
 
     `revision` is a branch, tag or commit of a hub model and `download_dir` where fetched models are kept; `model` and `download_dir` may
     be given as paths. `max_model_len` is in tokens, prompt and output together, and None means the model's own limit.
-    `generation_config` is "auto" (the model's own sampling defaults) or "vllm" (none of them).
+    `generation_config` is "auto" (the model's own sampling defaults) or "vllm" (none of them). `dtype`, one of DTYPES, is what keys
+    and values are kept in where `kv_cache_dtype` is "auto"; weights stay as the checkpoint has them, and all sums are float32.
     """
 
     model: str = "smollm2"
@@ -54,9 +57,12 @@ class ModelConfig:
     download_dir: str | None = None
     max_model_len: int | None = None
     generation_config: str = "auto"
+    dtype: str = "auto"
 
     def __post_init__(self) -> None:
         settle(self, paths=("model", "download_dir"))
+        require(self.dtype in DTYPES, "dtype", f"must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        object.__setattr__(self, "dtype", DTYPE_ALIASES.get(self.dtype, self.dtype))
         require(bool(self.model), "model", "is empty")
         for name in ("model", "revision", "download_dir"):
             require(is_unicode(getattr(self, name) or ""), name, "is not valid UTF-8")
@@ -155,6 +161,13 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         settle(self)
+        exact = self.model.dtype != "float32" or self.backend.backend == "reference"
+        require(exact, "dtype", 'float32 needs the backend "reference", which rounds nothing; the cpu backend keeps floats in bfloat16')
         swaps = self.scheduler.preemption_mode == "swap"
         require(not swaps or self.cache.swap_space > 0, "preemption_mode", '"swap" needs a swap_space to swap to')
         require(self.seed is None or -LARGEST - 1 <= self.seed <= LARGEST, "seed", f"must be from {-LARGEST - 1} to {LARGEST}")
+
+    @property
+    def kv_cache_dtype(self) -> str:
+        """What the cache's `kv_cache_dtype` comes to beside the model's `dtype`."""
+        return self.model.dtype if self.cache.kv_cache_dtype == "auto" else self.cache.kv_cache_dtype

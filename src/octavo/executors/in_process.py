@@ -47,7 +47,7 @@ class InProcessExecutor:
             model = build_model(checkpoint)
             self._progress.start(model.check(), f"Loading {path.name}")
             try:
-                program = backend.compile(model.graph, model.weight, self._progress.advance, self._config.cache.kv_cache_dtype)
+                program = backend.compile(model.graph, model.weight, self._progress.advance, self._config.kv_cache_dtype)
             except ModelLoadError as error:  # of a tensor, which doesn't know its file
                 raise type(error)(f"{path}: {error.message}") from error
             finally:

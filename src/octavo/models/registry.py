@@ -23,7 +23,8 @@ def build_model(store: TensorStore) -> Model:
     family = FAMILIES.get((store.format, store.architecture))
     if family is None:
         known = ", ".join(sorted(name for format_, name in FAMILIES if format_ == store.format))
-        raise UnsupportedModelError(f"{store.path}: architecture {store.architecture} is not supported (known: {known})")
+        own_code = "; it needs code of its own (trust_remote_code), which Octavo never runs" if store.metadata.get("auto_map") else ""
+        raise UnsupportedModelError(f"{store.path}: architecture {store.architecture} is not supported (known: {known}){own_code}")
     model: Model = import_module(f"octavo.models.{family}").build(store)
     model.check()
     return model

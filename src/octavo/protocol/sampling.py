@@ -9,6 +9,7 @@ import msgspec
 
 from octavo.protocol.checks import flag, integer, number, show
 from octavo.protocol.errors import InvalidRequestError
+from octavo.utils.nearest import did_you_mean
 
 MAX_N = 16_384
 GREEDY_BELOW = 1e-5
@@ -106,7 +107,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
             raise InvalidRequestError(f"{name} is not supported by this version.", param=name)
         for name in given:
             if name not in cls.__struct_fields__:
-                raise InvalidRequestError(f"{name} is not a sampling parameter.", param=name)
+                nearest = did_you_mean(name, cls.__struct_fields__) or "."
+                raise InvalidRequestError(f"{name} is not a sampling parameter{nearest}", param=name)
         return cls(**given)
 
     def verify(self, vocab_size: int, max_logprobs: int = 20) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import re
 from collections.abc import AsyncGenerator
 from email.message import Message
@@ -16,11 +15,11 @@ from starlette.requests import ClientDisconnect, Request
 from octavo.protocol.errors import InvalidRequestError, PayloadTooLargeError
 from octavo.server.fields import is_off
 from octavo.server.requests import Body
+from octavo.utils.nearest import did_you_mean
 
 T = TypeVar("T", bound=Body)
 
 MAX_DEPTH = 100
-LONGEST_NAME = 100
 # A client that is still sending must be read for a while, or the reset of its connection hides the reply from it.
 DISCARD_SECONDS = 2.0
 DISCARD_BYTES = 256 * 1024 * 1024
@@ -150,19 +149,13 @@ def parse(raw: dict[str, Any], kind: type[T]) -> T:
         if name in known:
             fields[name] = value
         elif name not in off_values:
-            raise InvalidRequestError(f"{name}: unknown field{_nearest(name, [*known, *off_values])}", param=name)
+            raise InvalidRequestError(f"{name}: unknown field{did_you_mean(name, [*known, *off_values]) or '.'}", param=name)
         elif not is_off(value, off_values[name]):
             raise InvalidRequestError(f"{name} is not supported by this version of Octavo.", param=name)
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise _explain(str(error), fields, kind) from None
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    # A name of megabytes would take seconds to compare.
-    close = difflib.get_close_matches(name, known, n=1) if len(name) <= LONGEST_NAME else []
-    return f"; did you mean {close[0]}?" if close else "."
 
 
 def _explain(text: str, fields: dict[str, Any], kind: type[msgspec.Struct]) -> InvalidRequestError:

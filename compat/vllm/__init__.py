@@ -1,0 +1,30 @@
+"""Octavo under vLLM's names, which are those of vLLM 0.32. Names load on first use; everything behind them is Octavo's."""
+
+from octavo import __version__ as _octavo
+from octavo.utils.distributions import refuse_beside
+from octavo.utils.lazy import lazy_names
+
+refuse_beside("octavo-vllm", "vllm")
+
+# The version whose names these are; the local part says whose code runs.
+__version__ = f"0.32.0+octavo.{_octavo}"
+__version_tuple__ = (0, 32, 0)
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "LLM": "octavo",
+        "SamplingParams": "octavo",
+        "BeamSearchParams": "vllm.sampling_params",
+        "RequestOutput": "vllm.outputs",
+        "CompletionOutput": "vllm.outputs",
+        "EngineArgs": "vllm.engine.arg_utils",
+        "AsyncEngineArgs": "vllm.engine.arg_utils",
+        "AsyncLLMEngine": "vllm.engine.async_llm_engine",
+        "TextPrompt": "vllm.inputs",
+        "TokensPrompt": "vllm.inputs",
+        "InferenceEngine": "octavo.api.short_names",
+        "GenerationConfig": "octavo.api.short_names",
+    },
+    "__version__",
+)

@@ -1,0 +1,5 @@
+"""Generation in the calling process."""
+
+from octavo import LLM
+
+__all__ = ["LLM"]

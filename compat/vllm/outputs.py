@@ -1,0 +1,5 @@
+"""What a request gets."""
+
+from octavo import CompletionOutput, RequestOutput
+
+__all__ = ["CompletionOutput", "RequestOutput"]

@@ -1,0 +1,139 @@
+"""The keywords that an engine is made with, under vLLM's names, to an EngineConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.protocol.errors import ConfigError
+from octavo.utils.nearest import did_you_mean
+
+PARTS: dict[str, Any] = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig, "backend": BackendConfig}
+
+# Fields of the configuration whose keyword has another name.
+OWN_NAMES = {"num_blocks_override": "num_gpu_blocks_override", "kv_cache_memory": "kv_cache_memory_bytes"}
+
+# Keyword → the part of EngineConfig and the field in it.
+FIELDS = {OWN_NAMES.get(each.name, each.name): (part, each.name) for part, kind in PARTS.items() for each in fields(kind)}
+
+# None is the default of these.
+_DEFAULTED = ("block_size", "gpu_memory_utilization", "enable_prefix_caching", "max_num_batched_tokens", "max_num_seqs")
+
+# Keywords of vLLM's with the values under which they change nothing here; any other value is refused by name.
+WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "tensor_parallel_size": (1,),
+    "pipeline_parallel_size": (1,),
+    "data_parallel_size": (1,),
+    "distributed_executor_backend": (None,),
+    "quantization": (None,),
+    # A permission; no model needs it, for code that a checkpoint brings is never run.
+    "trust_remote_code": (False, True),
+    "enforce_eager": (True, False),
+    "enable_chunked_prefill": (None, True),
+    "enable_lora": (False,),
+    "enable_lora_bias": (False,),
+    "cpu_offload_gb": (0,),
+    "tokenizer_mode": ("auto",),
+    "tokenizer_revision": (None,),
+    "skip_tokenizer_init": (False,),
+    "load_format": ("auto",),
+    "config_format": ("auto",),
+    "runner": ("auto",),
+    "convert": ("auto",),
+    "hf_overrides": (None,),
+    "hf_token": (None,),
+    "disable_log_stats": (True,),
+    "enable_log_requests": (False,),
+    "max_logprobs": (20,),
+    "async_scheduling": (None, False),
+    "served_model_name": (None,),
+    "speculative_config": (None,),
+    "compilation_config": (None,),
+    "pooler_config": (None,),
+    "structured_outputs_config": (None,),
+    "override_generation_config": (None,),
+    "mm_processor_kwargs": (None,),
+    "limit_mm_per_prompt": (None,),
+    "logits_processors": (None,),
+    "allowed_local_media_path": ("",),
+    "allowed_media_domains": (None,),
+    "max_loras": (None,),
+    "max_lora_rank": (None,),
+    "max_cpu_loras": (None,),
+    "fully_sharded_loras": (False,),
+    "disable_sliding_window": (False,),
+    "disable_custom_all_reduce": (False,),
+    "model_impl": ("auto",),
+    "prefix_caching_hash_algo": (None,),
+    "max_parallel_loading_workers": (None,),
+    "enable_expert_parallel": (False,),
+    "enable_prompt_embeds": (False,),
+    "enable_sleep_mode": (False,),
+    "kv_transfer_config": (None,),
+    "additional_config": (None,),
+}
+
+_ONE_DEVICE = "it runs on one device"
+_HINTS = {
+    "tensor_parallel_size": _ONE_DEVICE,
+    "pipeline_parallel_size": _ONE_DEVICE,
+    "data_parallel_size": _ONE_DEVICE,
+    "quantization": "awq, gptq or other quantized safetensors can't be read yet, and GGUF files are read without it",
+    "enable_lora": "it has no adapters (LoRA)",
+    "tokenizer": "the tokenizer is the checkpoint's own",
+    "max_logprobs": "a request may ask for 20",
+}
+
+
+def engine_config(who: str, model: Any, keywords: Mapping[str, Any], *, seed: Any = None) -> EngineConfig:
+    """EngineConfig from vLLM's keywords. `who` takes the keywords, for errors.
+
+    Raises ConfigError for a value that can't hold, or that asks for what this version has not, TypeError for a keyword that nobody knows.
+    """
+    parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
+    others: dict[str, Any] = {}
+    for name, value in keywords.items():
+        if name not in FIELDS:
+            others[name] = value
+        elif value is not None or name not in _DEFAULTED:
+            part, field = FIELDS[name]
+            parts[part][field] = value
+    refuse_others(who, model, others)
+    with own_names():
+        parts["model"]["model"] = model
+        return EngineConfig(**{part: kind(**parts[part]) for part, kind in PARTS.items()}, seed=seed)
+
+
+def refuse_others(who: str, model: Any, others: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an argument of vLLM's that would have to do something, TypeError for one that nobody knows."""
+    for name, value in others.items():
+        if name == "tokenizer":
+            allowed: tuple[Any, ...] = (None, str(model))
+        elif name in WITHOUT_EFFECT:
+            allowed = WITHOUT_EFFECT[name]
+        else:
+            raise TypeError(f"{who}() has no argument {name!r}{did_you_mean(name, [*FIELDS, *WITHOUT_EFFECT])}")
+        if not any(_alike(value, each) for each in allowed):
+            hint = f": {_HINTS[name]}" if name in _HINTS else ""
+            raise ConfigError(f"{name}: {value!r} is not supported by this version of Octavo{hint}", param=name)
+
+
+def _alike(value: object, allowed: object) -> bool:
+    """Whether they are equal; 1 is 1.0, but not True."""
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return plain and value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
+
+
+@contextmanager
+def own_names() -> Iterator[None]:
+    """Names a keyword at fault as vLLM has it, where the configuration calls it otherwise."""
+    try:
+        yield
+    except ConfigError as error:
+        name = OWN_NAMES.get(error.param or "")
+        if name is None:
+            raise
+        raise ConfigError(error.message.replace(f"{error.param}:", f"{name}:", 1), param=name) from error

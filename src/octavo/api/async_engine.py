@@ -1,0 +1,127 @@
+"""vLLM's AsyncLLMEngine over AsyncLLM."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from octavo.api.async_llm import AsyncLLM
+from octavo.api.engine_args import EngineArgs
+from octavo.api.prompts import Prompt
+from octavo.protocol.errors import EngineDeadError
+from octavo.protocol.lora import LoRARequest, refuse_adapters
+from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.sampling import SamplingParams
+from octavo.text.tokenizer import Tokenizer
+
+
+class AsyncLLMEngine:
+    """An engine in a process of its own that starts when it is first used, in the event loop of that use.
+
+    End it with `await close()`, `async with`, or `shutdown()`. A start that failed is not tried again: its error is raised each time.
+    """
+
+    def __init__(self, engine_args: EngineArgs) -> None:
+        self._args = engine_args
+        self._starting: asyncio.Task[AsyncLLM] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> AsyncLLMEngine:
+        """An engine of these arguments."""
+        return cls(engine_args)
+
+    async def start(self) -> AsyncLLM:
+        """Starts the engine unless it runs. Raises ModelLoadError, ConfigError or EngineDeadError."""
+        if self._closing is not None:
+            raise EngineDeadError("this AsyncLLMEngine is closed")
+        if self._starting is None:
+            args = self._args
+            start = AsyncLLM.start(args.create_engine_config(), chat_template=args.chat_template, quiet=args.quiet)
+            self._starting = asyncio.get_running_loop().create_task(start)
+        return await asyncio.shield(self._starting)
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        *,
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Generates for one prompt; as in vLLM each RequestOutput has everything so far. Closing the iterator aborts the request. Raises
+        as `AsyncLLM.generate` does."""
+        refuse_adapters(lora_request)
+        llm = await self.start()
+        outputs = llm.generate(prompt, sampling_params, request_id, cumulative=True, priority=priority)
+        try:
+            async for output in outputs:
+                yield output
+        finally:
+            await outputs.aclose()
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request; its iterator gives what it has, with the finish reason "abort"."""
+        await (await self.start()).abort(request_id)
+
+    async def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return (await self.start()).tokenizer
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forgets all blocks that could be found by what they hold; False while requests hold any."""
+        return await (await self.start()).reset_prefix_cache()
+
+    async def check_health(self) -> None:
+        """Raises EngineDeadError if the engine has died."""
+        if not (await self.start()).is_alive:
+            raise EngineDeadError("the engine has died")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine can answer now."""
+        return self._closing is None and self._is_started and self._started().is_alive
+
+    @property
+    def errored(self) -> bool:
+        """Whether it could not start, or has died."""
+        if self._starting is None or not self._starting.done():
+            return False
+        return not self._is_started or (self._closing is None and not self._started().is_alive)
+
+    def shutdown(self) -> None:
+        """Begins to end the engine; to be called in its event loop, which must go on running for a moment."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+
+    async def close(self) -> None:
+        """Ends the engine and waits for that. May be called twice, and after a start that failed."""
+        self.shutdown()
+        assert self._closing is not None
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> AsyncLLMEngine:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    @property
+    def _is_started(self) -> bool:
+        task = self._starting
+        return task is not None and task.done() and not task.cancelled() and task.exception() is None
+
+    def _started(self) -> AsyncLLM:
+        assert self._starting is not None
+        return self._starting.result()
+
+    async def _close(self) -> None:
+        if self._starting is None:
+            return
+        if not self._starting.done():
+            self._starting.cancel()
+        await asyncio.gather(self._starting, return_exceptions=True)
+        if self._is_started:
+            await self._started().close()

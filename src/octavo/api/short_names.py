@@ -1,0 +1,63 @@
+"""The short names that some guides use: InferenceEngine, GenerationConfig, and `content` for a completion's text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from octavo.api.llm import LLM
+from octavo.api.prompts import Prompt
+from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.outputs import CompletionOutput, RequestOutput
+from octavo.protocol.sampling import SamplingParams
+
+
+class GenerationConfig:
+    """SamplingParams with `temp` for the temperature. Raises InvalidRequestError for what can't hold or that nobody knows."""
+
+    def __init__(self, temp: float = 1.0, top_p: float = 1.0, max_tokens: int | None = 16, **others: Any) -> None:
+        try:
+            self.sampling_params = SamplingParams.from_optional(temperature=temp, top_p=top_p, max_tokens=max_tokens, **others)
+        except InvalidRequestError as error:
+            if error.param == "temperature":
+                raise InvalidRequestError(error.message.replace("temperature", "temp", 1), param="temp") from None
+            raise
+
+
+@dataclass(slots=True)
+class ShortCompletionOutput(CompletionOutput):
+    """A CompletionOutput whose text is its `content` too."""
+
+    @property
+    def content(self) -> str:
+        """The text."""
+        return self.text
+
+
+class InferenceEngine(LLM):
+    """An LLM by `model_path`; `trust_remote` is its `trust_remote_code`, `gpu_util` its `gpu_memory_utilization`. Every other argument is
+    LLM's."""
+
+    def __init__(
+        self, model_path: str | os.PathLike[str] = "smollm2", trust_remote: bool = False, gpu_util: float | None = None, **others: Any
+    ) -> None:
+        super().__init__(model_path, trust_remote_code=trust_remote, gpu_memory_utilization=gpu_util, **others)
+
+    def generate(  # type: ignore[override]
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        config: GenerationConfig | SamplingParams | Sequence[SamplingParams] | None = None,
+        **others: Any,
+    ) -> list[RequestOutput]:
+        """As LLM.generate; each output's text is its `content` too."""
+        params = config.sampling_params if isinstance(config, GenerationConfig) else config
+        results = super().generate(prompts, params, **others)
+        for result in results:
+            result.outputs = [_with_content(output) for output in result.outputs]
+        return results
+
+
+def _with_content(output: CompletionOutput) -> ShortCompletionOutput:
+    return ShortCompletionOutput(**{field.name: getattr(output, field.name) for field in fields(CompletionOutput)})
