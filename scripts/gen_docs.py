@@ -219,6 +219,14 @@ change the text and are accepted for the sake of clients that send them.
 ## Only `/v1/chat/completions`
 
 {fields_table(only[ChatRequest], chat, schemas)}
+Chat `messages` may stand in place of the `prompt`; what the chat template makes of them is then completed.
+
+## Only `/generate`
+
+vLLM's first API: `prompt`, one string, and the fields of completions and chat above but `stream_options`. The reply is
+`{{"text": [...]}}`, the prompt with what follows it, once for each of `n`; with `stream` it is a line of such JSON for each step, with all
+the text so far.
+
 ## `/tokenize` and `/detokenize`
 
 {fields_table(own(TokenizeRequest, schemas["TokenizeRequest"]), schemas["TokenizeRequest"], schemas)}

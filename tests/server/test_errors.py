@@ -146,7 +146,10 @@ async def test_bad_sampling_fields(client: httpx.AsyncClient, path: str, fields:
         ({"prompt": ["a"] * 1000, "best_of": 5}, "best_of", ["4096"]),
         ({"prompt": ["a"] * 1000, "n": 5, "use_beam_search": True}, "n", ["4096"]),
         ({"prompt": "a", "suffix": "b"}, "suffix", ["not supported"]),
-        ({"messages": [USER]}, "messages", ["/v1/chat/completions"]),
+        ({"messages": [USER], "prompt": "a"}, "messages", ["either"]),
+        ({"messages": []}, "messages", []),
+        ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages.0.role", ["robot"]),
+        ({"messages": [{"role": "user", "content": "x" * 200}]}, "messages", ["200"]),
     ],
 )
 async def test_bad_completions(client: httpx.AsyncClient, fields: dict, param: str, words: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import httpx
 from fake_llm import FakeLLM
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 
 from octavo.config.server import ServerOptions
 from octavo.server.app import build_app
-from octavo.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from octavo.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
 
 PATHS = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatRequest,
+    "/generate": GenerateRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }
@@ -47,7 +49,12 @@ def requests(draw: st.DrawFn) -> tuple[str, dict]:
     """A path, and a body that is sound but for up to four fields."""
     path = draw(st.sampled_from(list(PATHS)))
     kind = PATHS[path]
-    body: dict = {"/v1/completions": {"prompt": "Hi"}, "/tokenize": {"prompt": "Hi"}, "/detokenize": {"tokens": [1]}}.get(path, {})
+    body: dict = {
+        "/v1/completions": {"prompt": "Hi"},
+        "/generate": {"prompt": "Hi"},
+        "/tokenize": {"prompt": "Hi"},
+        "/detokenize": {"tokens": [1]},
+    }.get(path, {})
     if path == "/v1/chat/completions":
         body = {"messages": draw(MESSAGES)}
     names = [*kind.__struct_fields__, *kind.off_values, "unknown"]
@@ -69,6 +76,8 @@ def test_any_body_gets_an_answer_or_a_named_refusal(request: tuple[str, dict]) -
     if reply.status_code != 200:
         assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
         assert reply.json()["error"]["param"]
+    elif path == "/generate":
+        assert all("text" in json.loads(line) for line in reply.text.splitlines())
     elif body.get("stream"):
         assert reply.text.endswith("data: [DONE]\n\n")
         assert "error" not in reply.text

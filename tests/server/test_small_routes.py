@@ -26,6 +26,17 @@ async def test_models(connect) -> None:
     }
 
 
+async def test_a_model_answers_to_the_part_after_the_slash(connect) -> None:
+    client = connect(served_model_name=("Org/Model-1", "dir/other/"))
+    for name in ("Org/Model-1", "Model-1", "dir/other/", "other", None):
+        reply = await client.post("/v1/completions", json={"prompt": "Hi", "model": name})
+        assert reply.status_code == 200
+        assert reply.json()["model"] == (name or "Org/Model-1")
+    assert (await client.get("/v1/models/Model-1")).json()["id"] == "Model-1"
+    for name in ("Org", "org/model-1", "", "fake-model"):
+        assert (await client.post("/v1/completions", json={"prompt": "Hi", "model": name})).status_code == 404
+
+
 async def test_health_and_version(client: httpx.AsyncClient) -> None:
     health = await client.get("/health")
     assert (health.status_code, health.json()) == (200, {})

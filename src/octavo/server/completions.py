@@ -13,11 +13,12 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.server.beams import check_beam_fields
 from octavo.server.body import parse, read_json_object
+from octavo.server.chat import render
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
 from octavo.server.generation import Job, begin, collect, make_job
 from octavo.server.logprobs import TextOffsets, completion_logprobs
-from octavo.server.prompts import check_room, tokenize_prompts
+from octavo.server.prompts import TokenPrompt, check_fits, check_room, tokenize_prompts
 from octavo.server.requests import CompletionRequest
 from octavo.server.responses import Completion, CompletionChoice
 from octavo.server.sampling import check_logprobs, generation_params, streams
@@ -32,8 +33,6 @@ MAX_CHOICES = 4096
 async def create_completion(ctx: ServerContext, request: Request) -> Response:
     """Answers with a completion of each prompt, whole or streamed."""
     raw = await read_json_object(request, ctx.options.max_body_bytes)
-    if "messages" in raw:
-        raise InvalidRequestError("messages: /v1/completions takes a prompt; send messages to /v1/chat/completions.", param="messages")
     body = parse(raw, CompletionRequest)
     stream = streams(body)
     check_beam_fields(body)
@@ -50,9 +49,7 @@ async def _prepare(ctx: ServerContext, request: Request, body: CompletionRequest
     ctx.model_name(body.model)
     computed, width_param = _computed(body)
     limit = ctx.llm.info.max_model_len
-    if body.prompt is None:
-        raise InvalidRequestError("prompt: is required.", param="prompt")
-    prompts = await tokenize_prompts(ctx, body.prompt, body.add_special_tokens is not False)
+    prompts = await _prompts(ctx, body)
     if len(prompts) * computed > MAX_CHOICES:
         raise InvalidRequestError(
             f"{width_param}: {len(prompts)} prompts times {computed} make more than {MAX_CHOICES} choices.", param=width_param
@@ -66,6 +63,20 @@ async def _prepare(ctx: ServerContext, request: Request, body: CompletionRequest
     check_logprobs(body.logprobs, ctx, "logprobs")
     params = generation_params(body, ctx, computed=computed, max_tokens=max_tokens, logprobs=body.logprobs)
     return make_job(ctx, request, body, "cmpl", prompts, params, body.logprobs, width_param)
+
+
+async def _prompts(ctx: ServerContext, body: CompletionRequest) -> list[TokenPrompt]:
+    """The prompts, or the one that the chat template makes of the messages in their place. Raises InvalidRequestError."""
+    if body.messages is None:
+        if body.prompt is None:
+            raise InvalidRequestError("prompt: is required.", param="prompt")
+        return await tokenize_prompts(ctx, body.prompt, body.add_special_tokens is not False)
+    if body.prompt is not None:
+        raise InvalidRequestError("messages: stand in place of a prompt; send either.", param="messages")
+    add_special_tokens = bool(body.add_special_tokens)
+    token_ids = await render(ctx, body.messages, add_generation_prompt=True, add_special_tokens=add_special_tokens, template_kwargs=None)
+    check_fits(token_ids, ctx.llm.info.max_model_len, "messages")
+    return [TokenPrompt(token_ids, "messages")]
 
 
 def _computed(body: CompletionRequest) -> tuple[int, str]:

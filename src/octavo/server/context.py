@@ -112,6 +112,8 @@ class ServerContext:
         self.llm = llm
         self.options = options
         self.model_names = options.served_model_name or (llm.info.model,)
+        # A model answers to the part after the slash of ORG/NAME, too.
+        self._answers_to = {*self.model_names, *(name.rstrip("/").rpartition("/")[2] for name in self.model_names)}
         template = load_chat_template(options.chat_template) if options.chat_template else llm.tokenizer.chat_template
         self.knows_developer = "developer" in (template or "")
         self.created = int(time.time())
@@ -123,7 +125,7 @@ class ServerContext:
         """The name to put on a reply. Raises ModelNotFoundError for one that is not served; None means the first."""
         if requested is None:
             return self.model_names[0]
-        if requested not in self.model_names:
+        if requested not in self._answers_to:
             served = ", ".join(self.model_names)
             raise ModelNotFoundError(
                 f"The model {requested!r} is not served here; this server has {served}.", param="model", code="model_not_found"

@@ -108,14 +108,23 @@ class Generation(Body):
 
 
 class CompletionRequest(Generation, kw_only=True):
-    """POST /v1/completions. `prompt` is a string, a list of strings, a list of token ids, or a list of such lists. Of `best_of` completions
-    the best `n` are returned."""
+    """POST /v1/completions. `prompt` is a string, a list of strings, a list of token ids, or a list of such lists; chat `messages` may
+    stand in its place, and what the chat template makes of them is then completed. Of `best_of` completions the best `n` are returned."""
 
     off_values: ClassVar[OffValues] = COMPLETION_OFF
 
-    prompt: Annotated[Any, Meta(extra_json_schema=PROMPT_SCHEMA)]
+    prompt: Annotated[Any, Meta(extra_json_schema=PROMPT_SCHEMA)] = None
+    messages: Messages | None = None
     logprobs: Annotated[int, Meta(ge=0)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+
+
+class GenerateRequest(Generation, kw_only=True):
+    """POST /generate. The reply is text alone, so that there is nothing that logprobs could stand in."""
+
+    off_values: ClassVar[OffValues] = COMPLETION_OFF
+
+    prompt: NonEmpty
 
 
 class ChatRequest(Generation, kw_only=True):

@@ -44,6 +44,12 @@ class CompletionChoice(Struct):
     stop_reason: int | str | None = None
 
 
+class GeneratedText(Struct):
+    """The prompt with what follows it, once for each choice."""
+
+    text: list[str]
+
+
 class Completion(Struct, kw_only=True):
     """A completion, or a chunk of a streamed one."""
 

@@ -110,6 +110,11 @@ class EventStream(Response):
     """
 
     media_type = "text/event-stream"
+    last = DONE
+
+    def failed(self, failure: BaseException) -> bytes:
+        """What an error on the way becomes."""
+        return event(describe(failure)[1])
 
     def __init__(self, events: AsyncGenerator[bytes, None], source: AsyncGenerator[Any, None], ctx: ServerContext) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -134,8 +139,8 @@ class EventStream(Response):
             failure = producer.exception() if producer.done() else closing_error()
             await cancel(producer)
             if failure is not None:
-                await _body(send, event(describe(failure)[1]))
-            await _body(send, DONE)
+                await _body(send, self.failed(failure))
+            await _body(send, self.last)
             await _body(send, b"", more=False)
         finally:
             await cancel(*tasks)
