@@ -1,0 +1,1 @@
+"""Tool calls in a model's text: one parser a format, behind one interface."""
