@@ -48,6 +48,22 @@ def test_without_a_generation_prompt(llm: LLM) -> None:
     assert output.prompt == "<|im_start|>user\nHello<|im_end|>\n"
 
 
+def test_the_last_message_is_continued(llm: LLM) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "Once upon"}]
+    (output,) = llm.chat(messages, GREEDY, use_tqdm=False, add_generation_prompt=False, continue_final_message=True)
+    assert output.prompt == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nOnce upon"
+    with pytest.raises(InvalidRequestError, match="continue_final_message"):
+        llm.chat(messages, GREEDY, use_tqdm=False, continue_final_message=True)
+
+
+def test_the_template_is_told_of_tools(llm: LLM) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    (output,) = llm.chat(HELLO, GREEDY, use_tqdm=False, tools=tools, chat_template="{{ tools | tojson }}")
+    assert output.prompt == json.dumps(tools)
+    with pytest.raises(InvalidRequestError, match="can't set tools"):
+        llm.chat(HELLO, GREEDY, use_tqdm=False, chat_template_kwargs={"tools": tools})
+
+
 def test_a_template_for_one_call(llm: LLM) -> None:
     (output,) = llm.chat(HELLO, GREEDY, use_tqdm=False, chat_template=SHOUT, chat_template_kwargs={"loud": "!"})
     assert output.prompt == "HELLO!"

@@ -70,6 +70,7 @@ def test_every_flag_reaches_its_field(run):
             "n2",
         ],
         *["--max-body-size", "1MiB", "--max-logprobs", "5", "--chat-template", "t", "--response-role", "bot", "--allowed-origins", "*"],
+        *["--trust-request-chat-template", "--no-enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"],
         *["--root-path", "/x", "--log-level", "debug", "--access-log", "--shutdown-timeout", "1.5"],
     )
     assert code == 3
@@ -89,6 +90,10 @@ def test_every_flag_reaches_its_field(run):
         max_logprobs=5,
         chat_template="t",
         response_role="bot",
+        trust_request_chat_template=True,
+        enable_auto_tool_choice=False,
+        tool_call_parser="hermes",
+        reasoning_parser="qwen3",
         allowed_origins=("*",),
         root_path="/x",
         uvicorn_log_level="debug",

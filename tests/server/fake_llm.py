@@ -33,6 +33,7 @@ REPLY = "Hello wörld 🙂, this is a reply."
 class ByteTokenizer:
     vocab_size = VOCAB_SIZE
     chat_template: str | None = None
+    named_templates: dict[str, str] = {}  # noqa: RUF012
     # What it puts before a text, where a test wants it to.
     start: int | None = None
 

@@ -75,7 +75,7 @@ async def test_docs_and_schema_describe_the_bodies(client: httpx.AsyncClient) ->
     assert schema["required"] == ["messages"]
     assert schema["additionalProperties"] is False
     assert schema["properties"]["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 2}
-    assert schema["properties"]["tools"]["enum"] == [None, []]
+    assert schema["properties"]["functions"]["enum"] == [None, []]
     references = set(_references(document))
     assert references
     assert references <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}

@@ -13,7 +13,7 @@ import pytest
 
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.text import template_sandbox
-from octavo.text.chat_template import choose_template, load_chat_template, render_chat
+from octavo.text.chat_template import choose_template, load_chat_template, render_chat, variables_of
 from octavo.text.template_sandbox import MAX_RENDERED_CHARS
 from octavo.text.tokenizer import Tokenizer
 
@@ -49,6 +49,34 @@ def test_tools_choose_the_template_for_tools() -> None:
     assert choose_template("plain", named, {}) == "plain"
     assert choose_template("plain", named, {"tools": None}) == "plain"
     assert choose_template("plain", named, {"tools": [1]}) == "tools"
+
+
+def continued(template: str, messages: Any) -> str:
+    return render_chat(template, messages, add_generation_prompt=False, continue_final_message=True, variables={})
+
+
+def test_a_message_that_is_continued_ends_the_prompt() -> None:
+    messages = [*USER, {"role": "assistant", "content": " Hi, Hi "}]
+    assert continued("{% for m in messages %}<{{ m.content }}>{% endfor %}!", messages) == "<Hi>< Hi, Hi "
+    assert continued("{% for m in messages %}<{{ m.content | trim | upper }}>{% endfor %}!", messages) == "<HI><HI, HI "
+    parts = "{% for m in messages %}<{% for p in m.content %}{{ p.text }}{% endfor %}>{% endfor %}"
+    assert continued(parts, messages) == "<Hi>< Hi, Hi "
+
+
+def test_what_can_not_be_continued() -> None:
+    called = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    for messages in ([called], [{"role": "user", "content": ""}], [{"role": "user", "content": []}]):
+        with pytest.raises(InvalidRequestError, match="no content") as error:
+            continued("{{ messages }}", messages)
+        assert error.value.param == "continue_final_message"
+    with pytest.raises(InvalidRequestError, match="does not write"):
+        continued("{{ messages[0].role }}", USER)
+    with pytest.raises(InvalidRequestError, match="begins a new one"):
+        render_chat("x", USER, add_generation_prompt=True, continue_final_message=True, variables={})
+
+
+def test_what_a_template_takes_from_outside() -> None:
+    assert variables_of("{% if tools is defined %}{% for m in messages %}{{ m }}{% endfor %}{% endif %}") == {"tools", "messages"}
 
 
 def test_templates_find_what_they_expect() -> None:

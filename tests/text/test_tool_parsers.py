@@ -11,9 +11,9 @@ import pytest
 from answer_pieces import assert_same_at_every_split, read, summary
 from hypothesis import given
 from hypothesis import strategies as st
+from octavo.text.tools.forced import ForcedCallParser
 
 from octavo.text.answer import CallArguments, CallStart, Content
-from octavo.text.tools.forced import ForcedCallParser
 from octavo.text.tools.parser import ToolParser
 from octavo.text.tools.registry import TOOL_PARSERS, parser_for_template
 

@@ -150,25 +150,28 @@ class LLM:
         *,
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         lora_request: LoRARequest | None = None,
     ) -> list[RequestOutput]:
         """Answers a conversation or a list of them, written out by the model's chat template (or `chat_template`).
 
+        With `continue_final_message` (and `add_generation_prompt` False) the model goes on with the last message instead of answering it.
+        The template is told of `tools`, which are as over HTTP; calls are in the text of the output, as the model writes them.
+
         Raises InvalidRequestError for messages that are malformed or of a role that the server wouldn't take either.
         """
         refuse_adapters(lora_request)
         conversations = as_conversations(messages)
         extra = dict(chat_template_kwargs or {})
-        for name in ("messages", "add_generation_prompt", "chat_template"):
+        own: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
+        own |= {name: value for name, value in (("tools", tools), ("chat_template", chat_template)) if value is not None}
+        for name in ("messages", "add_generation_prompt", "continue_final_message", "tools", "chat_template"):
             if name in extra:
                 raise InvalidRequestError(f"chat_template_kwargs can't set {name}", param="chat_template_kwargs")
-        if chat_template is not None:
-            extra["chat_template"] = chat_template
-        prompts: list[Prompt] = [
-            self._front.render_chat(conversation, add_generation_prompt=add_generation_prompt, **extra) for conversation in conversations
-        ]
+        prompts: list[Prompt] = [self._front.render_chat(conversation, **own, **extra) for conversation in conversations]
         # The template writes the special tokens itself.
         return self._generate(prompts, self._params_for(len(prompts), sampling_params), use_tqdm, add_special_tokens=False)
 

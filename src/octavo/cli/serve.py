@@ -14,6 +14,8 @@ from octavo.cli.declare import Option
 from octavo.cli.run import command
 from octavo.config.server import API_KEY_VARIABLE, LOG_LEVELS, ServerOptions
 from octavo.protocol.errors import ConfigError
+from octavo.text.reasoning.registry import REASONING_PARSERS
+from octavo.text.tools.registry import TOOL_PARSERS
 
 _SERVER, _CHAT = "Server", "Chat"
 
@@ -75,6 +77,38 @@ ChatTemplate = Annotated[
     Option(metavar="FILE|TEXT", help="A Jinja chat template instead of the model's own.", panel=_CHAT),
 ]
 ResponseRole = Annotated[str, Option(metavar="ROLE", help="Role of the answers.", panel=_CHAT)]
+TrustTemplates = Annotated[
+    bool,
+    Option(
+        "--trust-request-chat-template/--no-trust-request-chat-template",
+        help="Write conversations out by the template that a request brings.",
+        panel=_CHAT,
+    ),
+]
+AutoToolChoice = Annotated[
+    bool,
+    Option(
+        "--enable-auto-tool-choice/--no-enable-auto-tool-choice",
+        help="Let the model choose whether to call a tool, where its format of calls is known.",
+        panel=_CHAT,
+    ),
+]
+ToolCallParser = Annotated[
+    str | None,
+    Option(
+        metavar="|".join(TOOL_PARSERS),
+        help="Format that the model writes tool calls in. Default: the one that its chat template shows.",
+        panel=_CHAT,
+    ),
+]
+ReasoningParser = Annotated[
+    str,
+    Option(
+        metavar="|".join(REASONING_PARSERS),
+        help="Tell what the model thinks from what it answers. Default: it is all answer.",
+        panel=_CHAT,
+    ),
+]
 
 
 @command
@@ -90,6 +124,10 @@ def serve(
     dtype: flags.Dtype = flags.MODEL.dtype,
     chat_template: ChatTemplate = _D.chat_template,
     response_role: ResponseRole = _D.response_role,
+    trust_request_chat_template: TrustTemplates = _D.trust_request_chat_template,
+    enable_auto_tool_choice: AutoToolChoice = _D.enable_auto_tool_choice,
+    tool_call_parser: ToolCallParser = _D.tool_call_parser,
+    reasoning_parser: ReasoningParser = _D.reasoning_parser,
     host: Host = _D.host,
     port: Port = _D.port,
     api_key: ApiKeys = None,

@@ -25,7 +25,10 @@ class ServerOptions:
     that requests may use, the first of which replies carry; empty means the model's own. `max_body_bytes` limits a request's body,
     `max_logprobs` the alternatives a request may ask for at each token. `chat_template` is a file or the template itself and replaces the
     model's. `allowed_origins` are those that browsers may call from ("*" for any). `shutdown_timeout` is how many seconds running
-    requests get to finish after SIGINT or SIGTERM.
+    requests get to finish after SIGINT or SIGTERM. `trust_request_chat_template` lets requests bring a template of their own.
+    `tool_call_parser` is the format that the model writes tool calls in; None: the one that its chat template shows.
+    `enable_auto_tool_choice` lets the model choose whether to call a tool. `reasoning_parser` tells its thinking from its answer; empty:
+    its text is all answer.
     """
 
     host: str = "127.0.0.1"
@@ -36,6 +39,10 @@ class ServerOptions:
     max_logprobs: int = MAX_LOGPROBS
     chat_template: str | None = None
     response_role: str = "assistant"
+    trust_request_chat_template: bool = False
+    enable_auto_tool_choice: bool = True
+    tool_call_parser: str | None = None
+    reasoning_parser: str = ""
     allowed_origins: tuple[str, ...] = ()
     root_path: str = ""
     uvicorn_log_level: str = "warning"

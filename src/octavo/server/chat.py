@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
+from octavo.server.answers import AnswerFormat, AnswerReader, count_reasoning_tokens, read_answer
 from octavo.server.beams import check_beam_fields
 from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
 from octavo.server.generation import Job, begin, collect, make_job
 from octavo.server.logprobs import chat_logprobs
-from octavo.server.messages import check_template_kwargs, normalize
-from octavo.server.prompts import INLINE_CHARACTERS, TokenPrompt, check_fits, check_room, encode
+from octavo.server.messages import content_text
+from octavo.server.prompts import TokenPrompt, check_fits, check_room
+from octavo.server.rendering import render
 from octavo.server.requests import ChatRequest
-from octavo.server.responses import ChatChoice, ChatChunk, ChatCompletion, ChatLogprobs, ChatMessage, ChunkChoice, Delta
+from octavo.server.responses import (
+    CalledFunction,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatLogprobs,
+    ChatMessage,
+    ChunkChoice,
+    CompletionTokensDetails,
+    Delta,
+    ToolCall,
+    Usage,
+)
 from octavo.server.sampling import check_logprobs, generation_params, streams
 from octavo.server.streaming import EventStream, chain, event
+from octavo.server.tool_use import ToolUse, tool_use
 from octavo.server.usage import UsageCounter
+from octavo.text.answer import CallArguments, CallStart, Content, Piece, Reasoning
+from octavo.text.reasoning.registry import REASONING_PARSERS
+
+
+@dataclass(frozen=True, slots=True)
+class ChatJob:
+    """A checked chat request: its generation, how its answers are read, who speaks, and what is put before each answer."""
+
+    job: Job
+    form: AnswerFormat
+    role: str
+    echo: str = ""
 
 
 async def create_chat_completion(ctx: ServerContext, request: Request) -> Response:
@@ -36,27 +62,31 @@ async def create_chat_completion(ctx: ServerContext, request: Request) -> Respon
     body = parse(raw, ChatRequest)
     stream = streams(body)
     check_beam_fields(body)
-    job = await _prepare(ctx, request, body)
+    chat = await prepare_chat(ctx, request, body, "chatcmpl")
     if stream:
-        first, source = await begin(request, ctx, job)
-        return EventStream(_ChunkWriter(ctx, job).events(first, source), source, ctx)
-    outputs, usage = await collect(request, ctx, job)
-    choices = [_choice(ctx, job, choice) for choice in outputs[0]]
-    return json_response(ChatCompletion(**job.header(ctx), choices=choices, usage=usage))
+        first, source = await begin(request, ctx, chat.job)
+        return EventStream(_ChunkWriter(ctx, chat).events(first, source), source, ctx)
+    outputs, usage = await collect(request, ctx, chat.job)
+    choices = [_choice(ctx, chat, choice) for choice in outputs[0]]
+    if chat.form.reasoning is not None:
+        thought = sum(count_reasoning_tokens(chat.form, ctx.llm.tokenizer, output.token_ids) for output in outputs[0])
+        usage.completion_tokens_details = CompletionTokensDetails(thought)
+    return json_response(ChatCompletion(**chat.job.header(ctx), choices=choices, usage=usage))
 
 
-async def _prepare(ctx: ServerContext, request: Request, body: ChatRequest) -> Job:
+async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, prefix: str) -> ChatJob:
+    """The checked job of `body`, whose id begins with `prefix`. Raises InvalidRequestError that names the field at fault."""
     ctx.model_name(body.model)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("top_logprobs: needs logprobs to be true.", param="top_logprobs")
-    token_ids = await render(
-        ctx,
-        body.messages,
-        add_generation_prompt=body.add_generation_prompt is not False,
-        add_special_tokens=bool(body.add_special_tokens),
-        template_kwargs=body.chat_template_kwargs,
-    )
+    tools = tool_use(ctx, body)
+    rendered = await render(ctx, body, tools=tools.told)
+    token_ids = rendered.token_ids
     check_fits(token_ids, ctx.llm.info.max_model_len, "messages")
+    form = _answer_format(ctx, body, tools, rendered.text)
+    if _lost(ctx, form.markers()):
+        # What the answer is read by must be in its text.
+        body.skip_special_tokens = False
     prompts = [TokenPrompt(token_ids, "messages")]
     param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     max_tokens = getattr(body, param)
@@ -68,29 +98,28 @@ async def _prepare(ctx: ServerContext, request: Request, body: ChatRequest) -> J
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     check_logprobs(logprobs, ctx, "top_logprobs")
     params = generation_params(body, ctx, computed=body.n or 1, max_tokens=max_tokens, logprobs=logprobs)
-    return make_job(ctx, request, body, "chatcmpl", prompts, params, logprobs)
+    job = make_job(ctx, request, body, prefix, prompts, params, logprobs)
+    return ChatJob(job, form, *_speaker(ctx, body))
 
 
-async def render(
-    ctx: ServerContext,
-    messages: list[dict[str, Any]],
-    *,
-    add_generation_prompt: bool,
-    add_special_tokens: bool,
-    template_kwargs: dict[str, Any] | None,
-) -> list[int]:
-    """Token ids of `messages` through the chat template. Raises InvalidRequestError that names the field at fault."""
-    kwargs = check_template_kwargs(template_kwargs)
+def _answer_format(ctx: ServerContext, body: ChatRequest, tools: ToolUse, prompt: str) -> AnswerFormat:
+    kind = REASONING_PARSERS.get(ctx.options.reasoning_parser)
+    reasoning = None if kind is None else (lambda: kind(prompt))
+    return AnswerFormat(reasoning, tools.parser, body.include_reasoning is not False, tools.several)
 
-    def write() -> str:
-        plain = normalize(messages, keep_developer=ctx.knows_developer)
-        return ctx.llm.render_chat(plain, add_generation_prompt=add_generation_prompt, **kwargs)
 
-    # A template is an interpreted program: a body of many messages keeps it busy for seconds.
-    small = len(msgspec.json.encode((messages, kwargs))) <= INLINE_CHARACTERS
-    text = write() if small else await asyncio.to_thread(write)
-    # Templates write the special tokens themselves, so by default none are added to what they give.
-    return await encode(ctx.llm.tokenizer, text, add_special_tokens)
+def _lost(ctx: ServerContext, markers: Iterable[str]) -> bool:
+    """Whether some of `markers` are special tokens, which are left out of texts."""
+    tokenizer = ctx.llm.tokenizer
+    return any(marker not in tokenizer.decode(tokenizer.encode(marker, False), True) for marker in markers)
+
+
+def _speaker(ctx: ServerContext, body: ChatRequest) -> tuple[str, str]:
+    """The role of the answer, and the text before it: that of the last message, where the answer goes on with it and is to repeat it."""
+    last = body.messages[-1]
+    begins = not body.continue_final_message and body.add_generation_prompt is not False
+    role = ctx.options.response_role if begins else str(last["role"])
+    return role, content_text(last) if body.echo and last["role"] == role else ""
 
 
 def _logprobs(ctx: ServerContext, job: Job, output: CompletionOutput) -> ChatLogprobs | None:
@@ -99,19 +128,67 @@ def _logprobs(ctx: ServerContext, job: Job, output: CompletionOutput) -> ChatLog
     return chat_logprobs(output.logprobs or [], ctx.llm.tokenizer, job.logprobs)
 
 
-def _choice(ctx: ServerContext, job: Job, output: CompletionOutput) -> ChatChoice:
-    message = ChatMessage(ctx.options.response_role, output.text)
-    return ChatChoice(output.index, message, _logprobs(ctx, job, output), output.finish_reason, output.stop_reason)
+def _choice(ctx: ServerContext, chat: ChatJob, output: CompletionOutput) -> ChatChoice:
+    answer = read_answer(chat.form, output.text, output.finish_reason)
+    content: str | None = chat.echo + answer.content
+    message = ChatMessage(chat.role, content if content or not (answer.calls or answer.reasoning) else None)
+    if answer.reasoning:
+        message.reasoning = answer.reasoning
+    if answer.calls:
+        message.tool_calls = [
+            ToolCall(id=call.id, type="function", function=CalledFunction(call.name, call.arguments)) for call in answer.calls
+        ]
+    return ChatChoice(output.index, message, _logprobs(ctx, chat.job, output), answer.finish_reason, output.stop_reason)
+
+
+class _ChoiceWriter:
+    """The deltas of one streamed choice."""
+
+    def __init__(self, form: AnswerFormat) -> None:
+        self.reader = AnswerReader(form)
+        self.token_ids: list[int] = []
+
+    def deltas(self, output: CompletionOutput) -> list[Delta]:
+        """What `output` adds."""
+        self.token_ids += output.token_ids
+        pieces = self.reader.feed(output.text)
+        if output.finish_reason is not None:
+            pieces += self.reader.finish()
+        deltas: list[Delta] = []
+        called = self.reader.calls - sum(isinstance(piece, CallStart) for piece in pieces)
+        for piece in pieces:
+            called += isinstance(piece, CallStart)
+            self._add(deltas, piece, called - 1)
+        return deltas
+
+    def _add(self, deltas: list[Delta], piece: Piece, index: int) -> None:
+        match piece:
+            case Content(text):
+                deltas.append(Delta(content=text))
+            case Reasoning(text):
+                deltas.append(Delta(reasoning=text))
+            case CallStart(name):
+                call = ToolCall(index=index, id=self.reader.new_call_id(), type="function", function=CalledFunction(name))
+                deltas.append(Delta(tool_calls=[call]))
+            case CallArguments(text):
+                last = deltas[-1].tool_calls if deltas else UNSET
+                if isinstance(last, list):
+                    last[0].function.arguments += text
+                else:
+                    deltas.append(Delta(tool_calls=[ToolCall(index=index, function=CalledFunction(arguments=text))]))
 
 
 class _ChunkWriter:
-    """The events of one streamed chat: a role for each choice, content as it comes, an end for each choice, and the usage if wanted."""
+    """The events of one streamed chat: a role for each choice, what it says as it comes, an end for each choice, and the usage if
+    wanted."""
 
-    def __init__(self, ctx: ServerContext, job: Job) -> None:
+    def __init__(self, ctx: ServerContext, chat: ChatJob) -> None:
         self._ctx = ctx
-        self._job = job
-        self._header = job.header(ctx)
+        self._chat = chat
+        self._job = chat.job
+        self._header = chat.job.header(ctx)
         self._counter = UsageCounter()
+        self._writers = [_ChoiceWriter(chat.form) for _ in range(chat.job.choices)]
 
     async def events(
         self, first: tuple[int, RequestOutput], rest: AsyncGenerator[tuple[int, RequestOutput], None]
@@ -122,20 +199,31 @@ class _ChunkWriter:
             if not opened:
                 opened = True
                 for index in range(self._job.choices):
-                    yield self._chunk(ChunkChoice(index, Delta(self._ctx.options.response_role, "")))
+                    yield self._chunk(ChunkChoice(index, Delta(self._chat.role, self._chat.echo)))
             for delta in output.outputs:
                 for choice in self._choices(delta):
                     yield self._chunk(choice)
         if self._job.include_usage:
-            yield self._event([], self._counter.usage())
+            yield self._event([], self._usage())
 
     def _choices(self, output: CompletionOutput) -> Iterator[ChunkChoice]:
+        writer = self._writers[output.index]
+        deltas = writer.deltas(output)
         logprobs = _logprobs(self._ctx, self._job, output)
-        # Text may be held back until a stop string is decided; such an output has nothing to say yet.
-        if output.text or (logprobs and logprobs.content):
-            yield ChunkChoice(output.index, Delta(content=output.text), logprobs)
+        # Text may be held back until a stop string or a tag is decided; such an output has nothing to say yet.
+        if not deltas and logprobs and logprobs.content:
+            deltas.append(Delta(content=""))
+        for place, delta in enumerate(deltas):
+            yield ChunkChoice(output.index, delta, None if place else logprobs)
         if output.finish_reason is not None:
-            yield ChunkChoice(output.index, Delta(), None, output.finish_reason, output.stop_reason)
+            yield ChunkChoice(output.index, Delta(), None, writer.reader.finish_reason(output.finish_reason), output.stop_reason)
+
+    def _usage(self) -> Usage:
+        usage = self._counter.usage()
+        if self._chat.form.reasoning is not None:
+            counts = (count_reasoning_tokens(self._chat.form, self._ctx.llm.tokenizer, writer.token_ids) for writer in self._writers)
+            usage.completion_tokens_details = CompletionTokensDetails(sum(counts))
+        return usage
 
     def _chunk(self, choice: ChunkChoice) -> bytes:
         usage = self._counter.usage() if self._job.continuous_usage else None if self._job.include_usage else UNSET

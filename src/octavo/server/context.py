@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from octavo._version import __version__
 from octavo.api.prompts import Prompt
 from octavo.config.server import ServerOptions
 from octavo.protocol.beam_search import BeamSearchParams
-from octavo.protocol.errors import ModelNotFoundError
+from octavo.protocol.errors import ConfigError, ModelNotFoundError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import BlocksPage, EngineInfo
-from octavo.text.chat_template import load_chat_template
+from octavo.server.templates import ChatTemplates
+from octavo.text.reasoning.registry import REASONING_PARSERS
+from octavo.text.tools.registry import TOOL_PARSERS
 
 
 class Tokenizer(Protocol):
     """The part of `octavo.text.tokenizer.Tokenizer` that the server uses."""
 
     chat_template: str | None
+
+    @property
+    def named_templates(self) -> Mapping[str, str]:
+        """Chat templates for special purposes, such as `tool_use`."""
+        ...
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`."""
@@ -114,8 +121,8 @@ class ServerContext:
         self.model_names = options.served_model_name or (llm.info.model,)
         # A model answers to the part after the slash of ORG/NAME, too.
         self._answers_to = {*self.model_names, *(name.rstrip("/").rpartition("/")[2] for name in self.model_names)}
-        template = load_chat_template(options.chat_template) if options.chat_template else llm.tokenizer.chat_template
-        self.knows_developer = "developer" in (template or "")
+        check_parsers(options)
+        self.templates = ChatTemplates(llm.tokenizer, options.chat_template)
         self.created = int(time.time())
         self.closing = asyncio.Event()
         # OpenAI's word for "these replies were computed alike"; a seed repeats its text under an equal fingerprint.
@@ -131,3 +138,13 @@ class ServerContext:
                 f"The model {requested!r} is not served here; this server has {served}.", param="model", code="model_not_found"
             )
         return requested
+
+
+def check_parsers(options: ServerOptions) -> None:
+    """Raises ConfigError for a parser that there is none of."""
+    for param, name, known in (
+        ("tool_call_parser", options.tool_call_parser, TOOL_PARSERS),
+        ("reasoning_parser", options.reasoning_parser or None, REASONING_PARSERS),
+    ):
+        if name is not None and name not in known:
+            raise ConfigError(f"{param}: must be one of {', '.join(known)}, not {name!r}", param=param)

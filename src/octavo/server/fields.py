@@ -55,24 +55,16 @@ COMPLETION_OFF: OffValues = {
 }
 
 _CHAT_RENDERING: dict[str, tuple[Any, ...]] = {
-    "continue_final_message": (False,),
-    "chat_template": (),
-    "documents": ([],),
     "mm_processor_kwargs": ({},),
     "media_io_kwargs": ({},),
-    "tools": ([],),
 }
 
 CHAT_OFF: OffValues = {
     **_SHARED,
     **_CHAT_RENDERING,
-    "echo": (False,),
     "return_prompt_text": (False,),
-    "tool_choice": ("none",),
     "functions": ([],),
     "function_call": ("none",),
-    "reasoning_effort": ("none",),
-    "include_reasoning": (True,),
     "verbosity": (),
     "modalities": (["text"],),
     "audio": (),

@@ -16,6 +16,8 @@ _TEXT_FIELDS = {
 }
 # Fields of OpenAI's messages that clients send back as they got them; let through when they hold nothing.
 _EMPTY_FIELDS = ("refusal", "audio", "annotations", "function_call")
+# What OpenAI's client makes of a message's content, and sends back beside it.
+_OF_CLIENTS = ("parsed",)
 # What `chat_template_kwargs` may not set, because the request's own fields do or because this version lacks it.
 _RESERVED = (
     *("messages", "add_generation_prompt", "continue_final_message", "chat_template", "tools", "documents"),
@@ -64,13 +66,18 @@ def _message(message: dict[str, Any], path: str) -> dict[str, Any]:
         elif name in _EMPTY_FIELDS:
             if value not in (None, [], ""):
                 raise InvalidRequestError(f"{field} is not supported by this version of Octavo.", param=field)
-        elif name not in ("role", "tool_calls"):
+        elif name not in ("role", "tool_calls", *_OF_CLIENTS):
             raise InvalidRequestError(f"{field}: unknown field.", param=field)
     if "content" not in result:
         result["content"] = _content(None, f"{path}.content", required=not tool_calls)
     if tool_calls:
         result["tool_calls"] = tool_calls
     return result
+
+
+def content_text(message: dict[str, Any]) -> str:
+    """The text of a message that was checked."""
+    return _content(message.get("content"), "content", required=False)
 
 
 def _content(value: Any, path: str, *, required: bool) -> str:

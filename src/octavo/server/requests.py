@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from octavo.api.prompts import LONGEST_SALT
 from octavo.protocol.beam_search import MAX_LENGTH_PENALTY
 from octavo.server.fields import CHAT_OFF, COMPLETION_OFF, TOKENIZE_OFF, OffValues
+from octavo.server.tool_fields import ToolChoice, Tools
 
 INT32_MAX = 2**31 - 1
 # One unit inside the 64-bit range: what passes to the engine is msgpack, and floats near the edge must not round past it.
@@ -49,6 +50,7 @@ NonEmpty = Annotated[str, Meta(min_length=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Messages = Annotated[list[dict[str, Any]], Meta(min_length=1, extra_json_schema={"items": MESSAGE_SCHEMA})]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class Body(Struct, forbid_unknown_fields=True):
@@ -128,7 +130,8 @@ class GenerateRequest(Generation, kw_only=True):
 
 
 class ChatRequest(Generation, kw_only=True):
-    """POST /v1/chat/completions. `max_completion_tokens` wins over the older `max_tokens`."""
+    """POST /v1/chat/completions. `max_completion_tokens` wins over the older `max_tokens`. `echo` puts the last message before its
+    continuation; `include_reasoning` false leaves out what the model thinks."""
 
     off_values: ClassVar[OffValues] = CHAT_OFF
 
@@ -137,7 +140,15 @@ class ChatRequest(Generation, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0)] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    echo: bool | None = None
+    chat_template: NonEmpty | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
 
@@ -151,7 +162,16 @@ class TokenizeRequest(Body, kw_only=True):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: NonEmpty | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    tools: Tools | None = None
+
+
+# What has messages, and the fields that say how they are written out.
+ChatRendering = ChatRequest | TokenizeRequest
 
 
 class DetokenizeRequest(Body, kw_only=True):

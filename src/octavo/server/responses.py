@@ -13,13 +13,21 @@ class PromptTokensDetails(Struct):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(Struct):
+    """Of the tokens of the answers, how many are what the model thought before."""
+
+    reasoning_tokens: int = 0
+
+
 class Usage(Struct):
-    """Token counts of a request. A prompt counts once however many choices it has."""
+    """Token counts of a request. A prompt counts once however many choices it has. `completion_tokens_details` is there where a server
+    tells thinking from answers."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class CompletionLogprobs(Struct):
@@ -86,12 +94,30 @@ class ChatLogprobs(Struct):
     refusal: None = None
 
 
+class CalledFunction(Struct):
+    """The function of a tool call. `arguments` is JSON text, in a chunk a piece of it; `name` comes with the first."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCall(Struct, kw_only=True):
+    """A call of a tool. `index` is its place among the calls of a message, in chunks only, of which the first has `id` and `type`."""
+
+    index: int | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+    function: CalledFunction
+
+
 class ChatMessage(Struct):
-    """What the model said."""
+    """What the model said, null where it only thought or called tools; `reasoning` is what it thought before."""
 
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -117,10 +143,12 @@ class ChatCompletion(Struct, kw_only=True):
 
 
 class Delta(Struct):
-    """What a chunk adds to a message: the role first, then content, and nothing in the last."""
+    """What a chunk adds to a message: the role first, then reasoning, content and tool calls, and nothing in the last."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChunkChoice(Struct):

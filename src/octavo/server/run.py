@@ -19,7 +19,7 @@ from octavo.config.engine import EngineConfig
 from octavo.config.server import ServerOptions
 from octavo.protocol.errors import OctavoError
 from octavo.server.app import build_app
-from octavo.server.context import ServerContext
+from octavo.server.context import ServerContext, check_parsers
 from octavo.server.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def serve(config: EngineConfig, options: ServerOptions) -> int:
     The port is taken before the model is loaded, so that one in use fails at once (1). The engine's death is 1, SIGINT or SIGTERM 0; these
     errors are one sentence on stderr. Raises ModelLoadError, ConfigError or EngineDeadError if the engine does not start.
     """
+    check_parsers(options)
     try:
         listener = bind(options.host, options.port)
     except (OSError, UnicodeError) as error:  # the latter for a name that the DNS can't have

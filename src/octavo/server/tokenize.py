@@ -9,12 +9,19 @@ from starlette.responses import Response
 
 from octavo.protocol.errors import InvalidRequestError
 from octavo.server.body import parse, read_json_object
-from octavo.server.chat import render
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
 from octavo.server.prompts import INLINE_CHARACTERS, check_token_ids, encode
+from octavo.server.rendering import render
 from octavo.server.requests import DetokenizeRequest, TokenizeRequest
 from octavo.server.responses import Prompt, Tokens
+from octavo.server.tool_use import told_tools
+
+# Fields that say how messages are written out.
+_OF_MESSAGES = (
+    *("add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs"),
+    *("documents", "reasoning_effort", "tools"),
+)
 
 
 async def tokenize(ctx: ServerContext, request: Request) -> Response:
@@ -24,16 +31,10 @@ async def tokenize(ctx: ServerContext, request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("prompt: give either prompt or messages.", param="prompt")
     if body.messages is not None:
-        token_ids = await render(
-            ctx,
-            body.messages,
-            add_generation_prompt=body.add_generation_prompt is not False,
-            add_special_tokens=bool(body.add_special_tokens),
-            template_kwargs=body.chat_template_kwargs,
-        )
+        token_ids = (await render(ctx, body, tools=told_tools(body.tools))).token_ids
     else:
         assert body.prompt is not None
-        for name in ("add_generation_prompt", "chat_template_kwargs"):
+        for name in _OF_MESSAGES:
             if getattr(body, name) is not None:
                 raise InvalidRequestError(f"{name}: goes with messages, not with prompt.", param=name)
         token_ids = await encode(ctx.llm.tokenizer, body.prompt, body.add_special_tokens is not False)

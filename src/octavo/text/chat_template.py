@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 
@@ -19,6 +20,8 @@ from octavo.text.messages import normalize_messages
 from octavo.text.template_sandbox import MAX_RENDERED_CHARS, TemplateSandbox, time_limit
 
 _RESERVED = frozenset({"messages", "add_generation_prompt"})
+# Stands for the end of a message that is to be continued, while the template writes it: of no case and no meaning.
+_END_MARK = "\ue0f0\ue0f1\ue0f0"
 
 
 class _RefusalError(Exception):
@@ -49,25 +52,60 @@ def choose_template(default: str | None, named: Mapping[str, str], variables: Ma
     return default
 
 
-def render_chat(template: str, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, variables: Mapping[str, Any]) -> str:
-    """The prompt that `template` makes of `messages`. `variables` are further names that it may use.
+def render_chat(
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool = False,
+    variables: Mapping[str, Any],
+) -> str:
+    """The prompt that `template` makes of `messages`. `variables` are further names that it may use. With `continue_final_message` it ends
+    with the text of the last message, whatever the template writes behind it.
 
     Raises InvalidRequestError for messages that are not well-formed, a template that refuses them or fails, and one that does not come to
     an end.
     """
+    if continue_final_message and add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message continues the last message, and add_generation_prompt begins a new one", param="continue_final_message"
+        )
     if clash := sorted(_RESERVED & variables.keys()):
         raise InvalidRequestError(f"chat_template_kwargs can't set {clash[0]}", param="chat_template_kwargs")
     compiled = compile_template(template)
     prepared = normalize_messages(messages, wants_parts=wants_parts(template), wants_strings=_tests_for_string(template))
+    if continue_final_message:
+        _mark_end(prepared[-1])
     context = {"tools": None, "documents": None, **variables, "messages": prepared, "add_generation_prompt": add_generation_prompt}
     try:
         with time_limit():
-            return _rendered(compiled, context)
+            text = _rendered(compiled, context)
     except _RefusalError as error:
         raise InvalidRequestError(f"the chat template refuses these messages: {error}", param="messages") from error
     except Exception as error:  # a template is foreign code and may fail in any way
         problem = str(error) or type(error).__name__
         raise InvalidRequestError(f"the chat template fails on these messages: {problem}", param="messages") from error
+    return _up_to_mark(text) if continue_final_message else text
+
+
+def _mark_end(message: dict[str, Any]) -> None:
+    """Marks the end of the text of `message`. Raises InvalidRequestError if it has none."""
+    content = message["content"]
+    if not content:
+        raise InvalidRequestError("continue_final_message: the last message has no content to continue", param="continue_final_message")
+    if isinstance(content, str):
+        message["content"] = content + _END_MARK
+    else:
+        content[-1]["text"] += _END_MARK
+
+
+def _up_to_mark(text: str) -> str:
+    before, found, _ = text.rpartition(_END_MARK)
+    if not found:
+        raise InvalidRequestError(
+            "continue_final_message: the chat template does not write the content of the last message", param="continue_final_message"
+        )
+    return before
 
 
 def _rendered(template: jinja2.Template, context: Mapping[str, Any]) -> str:
@@ -118,6 +156,13 @@ def compile_template(template: str) -> jinja2.Template:
         return _environment().from_string(template)
     except (jinja2.TemplateError, RecursionError) as error:
         raise InvalidRequestError(f"the chat template does not parse: {error}", param="chat_template") from error
+
+
+@lru_cache(maxsize=32)
+def variables_of(template: str) -> frozenset[str]:
+    """The names that the template takes from outside. Raises InvalidRequestError for one that does not parse."""
+    compile_template(template)
+    return frozenset(jinja2.meta.find_undeclared_variables(_environment().parse(template)))
 
 
 @lru_cache(maxsize=32)

@@ -109,16 +109,24 @@ class Tokenizer:
         *,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **kwargs: Any,
     ) -> str:
         """The prompt for a conversation, by the model's chat template or the one given. Encode it with `add_special_tokens=False`.
+        With `continue_final_message` it ends with the last message's text, for the model to go on.
 
         `kwargs` are further variables for the template. Raises InvalidRequestError for messages that can't be rendered, with the
         template's own words where it has any, and for a model without a template.
         """
         template = chat_template or choose_template(self.chat_template, self.named_templates, kwargs)
         variables = {**self._parts.template_variables, **kwargs}
-        return render_chat(template, messages, add_generation_prompt=add_generation_prompt, variables=variables)
+        return render_chat(
+            template,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=variables,
+        )
 
 
 class TextAssembler:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from octavo.text.answer import Content, Piece, held_start, merged
 from octavo.text.tools.json_call import JsonCall
 from octavo.text.tools.json_value import WHITESPACE
-from octavo.text.tools.parser import ToolParser
+from octavo.text.tools.parser import CallForm, ToolParser
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
@@ -24,6 +24,11 @@ class HermesParser(ToolParser):
         self._lead = ""
         self._after_call = False
         self._broken = False
+
+    @staticmethod
+    def form(template: str) -> CallForm:
+        """As the templates of these models write the calls of earlier turns."""
+        return CallForm(f'{_OPEN}\n{{"name": ', ', "arguments": ', f"}}\n{_CLOSE}", separator="\n")
 
     def feed(self, text: str) -> list[Piece]:
         """Takes more text."""

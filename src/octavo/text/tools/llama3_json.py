@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from octavo.text.tools.parser import CallForm
 from octavo.text.tools.plain_json import PlainJsonParser
 
 
@@ -10,3 +11,8 @@ class Llama3JsonParser(PlainJsonParser):
 
     markers = ("<|python_tag|>",)
     prefix = "<|python_tag|>"
+
+    @staticmethod
+    def form(template: str) -> CallForm:
+        """As these models were trained to write calls."""
+        return CallForm('{"name": ', ', "parameters": ', "}", separator="; ")

@@ -11,7 +11,7 @@ from enum import Enum, auto
 from octavo.text.answer import CallArguments, CallStart, Content, Piece, held_start, merged
 from octavo.text.tools.json_call import JsonCall
 from octavo.text.tools.json_value import WHITESPACE, Arguments, JsonValue
-from octavo.text.tools.parser import ToolParser
+from octavo.text.tools.parser import CallForm, ToolParser
 
 _CALLS, _ARGS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _NAME = re.compile(r"\s*(?P<name>[\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*")
@@ -42,6 +42,13 @@ class MistralParser(ToolParser):
         self._spaces = ""
         self._call = JsonCall(needs_arguments=False)
         self._arguments = Arguments(JsonValue())
+
+    @staticmethod
+    def form(template: str) -> CallForm:
+        """The newer format for a template that writes it."""
+        if _ARGS in template:
+            return CallForm(_CALLS, _ARGS, quoted=False)
+        return CallForm('{"name": ', ', "arguments": ', "}", prefix=f"{_CALLS} [", suffix="]", separator=", ")
 
     @staticmethod
     def new_call_id() -> str:

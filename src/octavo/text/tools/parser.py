@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import ClassVar
 
 from octavo.text.answer import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a model writes calls: `prefix`, calls with `separator` between them, `suffix`; and each call as `before` its name, `between` that
+    and its arguments, and `after` them. `quoted` tells whether the name stands in quotes."""
+
+    before: str
+    between: str
+    after: str = ""
+    prefix: str = ""
+    suffix: str = ""
+    separator: str = ""
+    quoted: bool = True
+
+    def begin(self, name: str) -> str:
+        """What stands before the arguments of a call of `name`."""
+        return self.before + (json.dumps(name, ensure_ascii=False) if self.quoted else name) + self.between
 
 
 class ToolParser(ABC):
@@ -33,6 +53,11 @@ class ToolParser(ABC):
     @abstractmethod
     def finish(self) -> list[Piece]:
         """The rest, at the end of the text."""
+
+    @staticmethod
+    @abstractmethod
+    def form(template: str) -> CallForm:
+        """How calls are to be written for this parser and a model of this chat template."""
 
     @staticmethod
     def new_call_id() -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from octavo.text.answer import Content, Piece, merged
 from octavo.text.tools.json_call import JsonCall
 from octavo.text.tools.json_value import WHITESPACE
-from octavo.text.tools.parser import ToolParser
+from octavo.text.tools.parser import CallForm, ToolParser
 
 
 class _At(Enum):
@@ -36,6 +36,11 @@ class PlainJsonParser(ToolParser):
         self._listed = False
         self._called = False
         self._call = JsonCall(needs_arguments=True)
+
+    @staticmethod
+    def form(template: str) -> CallForm:
+        """A list."""
+        return CallForm('{"name": ', ', "arguments": ', "}", prefix="[", suffix="]", separator=", ")
 
     def feed(self, text: str) -> list[Piece]:
         """Takes more text."""

@@ -1,0 +1,99 @@
+"""What a request's tools mean: for its prompt, for the form of its answer, and for how that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from octavo.protocol.errors import InvalidRequestError
+from octavo.server.context import ServerContext
+from octavo.server.requests import ChatRequest
+from octavo.server.tool_fields import FunctionDefinition, NamedToolChoice, Tool
+from octavo.text.tools.parser import ToolParser
+from octavo.text.tools.plain_json import PlainJsonParser
+from octavo.text.tools.registry import TOOL_PARSERS, parser_for_template
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools that the template is told of, and who reads the calls; neither where no tool may be called. `forced` are the functions one
+    of which must be called, `several` whether more than one call may follow."""
+
+    told: list[dict[str, Any]]
+    parser: Callable[[], ToolParser] | None = None
+    forced: tuple[FunctionDefinition, ...] = ()
+    several: bool = True
+
+
+def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
+    """What the tools of `body` mean. Raises InvalidRequestError that names the field at fault."""
+    choice = body.tool_choice
+    if not body.tools:
+        if choice not in (None, "none"):
+            raise InvalidRequestError("tool_choice: there are no tools to choose from.", param="tool_choice")
+        return ToolUse([])
+    functions = _functions(body.tools)
+    if choice == "none":
+        return ToolUse([])
+    kind = _parser(ctx, body)
+    several = body.parallel_tool_calls is not False
+    if choice in (None, "auto"):
+        kind = _auto_parser(ctx, kind)
+        forced: tuple[FunctionDefinition, ...] = ()
+    elif isinstance(choice, NamedToolChoice):
+        forced, several = (_chosen(functions, choice),), False
+    else:
+        forced = tuple(functions.values())
+    reader = kind or PlainJsonParser
+    return ToolUse(told_tools(body.tools), lambda: reader(functions), forced, several)
+
+
+def _functions(tools: list[Tool]) -> dict[str, FunctionDefinition]:
+    functions: dict[str, FunctionDefinition] = {}
+    for index, tool in enumerate(tools):
+        name = tool.function.name
+        if name in functions:
+            path = f"tools.{index}.function.name"
+            raise InvalidRequestError(f"{path}: there is another tool of the name {name!r}.", param=path)
+        functions[name] = tool.function
+    return functions
+
+
+def _chosen(functions: dict[str, FunctionDefinition], choice: NamedToolChoice) -> FunctionDefinition:
+    name = choice.function.name
+    if name not in functions:
+        path = "tool_choice.function.name"
+        raise InvalidRequestError(f"{path}: there is no tool of the name {name!r}.", param=path)
+    return functions[name]
+
+
+def _parser(ctx: ServerContext, body: ChatRequest) -> type[ToolParser] | None:
+    """The parser that the server was started with, or else the one of the chat template, if its format is known."""
+    name = ctx.options.tool_call_parser or parser_for_template(ctx.templates.choose(tools=True, requested=body.chat_template))
+    return None if name is None else TOOL_PARSERS[name]
+
+
+def _auto_parser(ctx: ServerContext, kind: type[ToolParser] | None) -> type[ToolParser]:
+    if not ctx.options.enable_auto_tool_choice:
+        raise InvalidRequestError(
+            "tool_choice: auto is switched off on this server (--no-enable-auto-tool-choice); use none, required or a function's name.",
+            param="tool_choice",
+        )
+    if kind is None:
+        raise InvalidRequestError(
+            "tool_choice: auto needs to know how this model writes tool calls, and its chat template does not show it; the server must be "
+            f"started with --tool-call-parser {'|'.join(TOOL_PARSERS)}. Use none, required or a function's name meanwhile.",
+            param="tool_choice",
+        )
+    return kind
+
+
+def told_tools(tools: Iterable[Tool] | None) -> list[dict[str, Any]]:
+    """Tools as templates expect them, without what the client left out."""
+    functions = [msgspec.structs.asdict(tool.function) for tool in tools or ()]
+    return [
+        {"type": "function", "function": {name: value for name, value in function.items() if value is not None}} for function in functions
+    ]
