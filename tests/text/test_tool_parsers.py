@@ -11,7 +11,6 @@ import pytest
 from answer_pieces import assert_same_at_every_split, read, summary
 from hypothesis import given
 from hypothesis import strategies as st
-from octavo.text.tools.forced import ForcedCallParser
 
 from octavo.text.answer import CallArguments, CallStart, Content
 from octavo.text.tools.parser import ToolParser
@@ -147,10 +146,17 @@ def test_arguments_are_given_as_they_come() -> None:
     assert parser.feed("}}") == [CallArguments("}")]
 
 
-def test_a_forced_call_is_all_arguments() -> None:
-    assert_same_at_every_split(lambda: ForcedCallParser("f"), '{"x": 1}')
-    assert summary(read(ForcedCallParser("f"), ['{"x', '": 1}']))["calls"] == [F]
-    assert read(ForcedCallParser("f"), [""]) == []
+FORMS = [(name, template) for name in sorted(TOOL_PARSERS) for template in ("", "[ARGS]")]
+
+
+@pytest.mark.parametrize(("name", "template"), FORMS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_calls_in_the_form_that_they_are_forced_into(name: str, template: str, count: int) -> None:
+    form = TOOL_PARSERS[name].form(template)
+    calls = [("get_weather", '{"x": [1]}'), ("f", "{}"), ("f", "{}")][:count]
+    text = form.prefix + form.separator.join(form.begin(tool) + arguments + form.after for tool, arguments in calls) + form.suffix
+    assert summary(read(make(name), [text])) == {"reasoning": "", "content": "", "calls": calls}
+    assert_same_at_every_split(lambda: make(name), text)
 
 
 def test_ids_of_calls() -> None:

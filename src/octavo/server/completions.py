@@ -13,13 +13,13 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.server.beams import check_beam_fields
 from octavo.server.body import parse, read_json_object
-from octavo.server.chat import render
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
 from octavo.server.generation import Job, begin, collect, make_job
 from octavo.server.logprobs import TextOffsets, completion_logprobs
 from octavo.server.prompts import TokenPrompt, check_fits, check_room, tokenize_prompts
-from octavo.server.requests import CompletionRequest
+from octavo.server.rendering import render
+from octavo.server.requests import CompletionRequest, TokenizeRequest
 from octavo.server.responses import Completion, CompletionChoice
 from octavo.server.sampling import check_logprobs, generation_params, streams
 from octavo.server.streaming import EventStream, chain, event
@@ -74,7 +74,7 @@ async def _prompts(ctx: ServerContext, body: CompletionRequest) -> list[TokenPro
     if body.prompt is not None:
         raise InvalidRequestError("messages: stand in place of a prompt; send either.", param="messages")
     add_special_tokens = bool(body.add_special_tokens)
-    token_ids = await render(ctx, body.messages, add_generation_prompt=True, add_special_tokens=add_special_tokens, template_kwargs=None)
+    token_ids = (await render(ctx, TokenizeRequest(messages=body.messages, add_special_tokens=add_special_tokens))).token_ids
     check_fits(token_ids, ctx.llm.info.max_model_len, "messages")
     return [TokenPrompt(token_ids, "messages")]
 

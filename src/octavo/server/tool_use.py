@@ -43,6 +43,10 @@ def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
     if choice in (None, "auto"):
         kind = _auto_parser(ctx, kind)
         forced: tuple[FunctionDefinition, ...] = ()
+    elif choice is not None:
+        raise InvalidRequestError(
+            "tool_choice: required and named choices are not supported by this version of Octavo.", param="tool_choice"
+        )
     elif isinstance(choice, NamedToolChoice):
         forced, several = (_chosen(functions, choice),), False
     else:
