@@ -43,14 +43,12 @@ def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
     if choice in (None, "auto"):
         kind = _auto_parser(ctx, kind)
         forced: tuple[FunctionDefinition, ...] = ()
-    elif choice is not None:
-        raise InvalidRequestError(
-            "tool_choice: required and named choices are not supported by this version of Octavo.", param="tool_choice"
-        )
     elif isinstance(choice, NamedToolChoice):
         forced, several = (_chosen(functions, choice),), False
     else:
         forced = tuple(functions.values())
+    if forced:
+        raise InvalidRequestError("tool_choice: only auto and none are supported by this version of Octavo.", param="tool_choice")
     reader = kind or PlainJsonParser
     return ToolUse(told_tools(body.tools), lambda: reader(functions), forced, several)
 
