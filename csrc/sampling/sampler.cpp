@@ -52,6 +52,7 @@ void Sampler::prepare(const SamplingInputs& inputs) {
     require(row.temperature >= 0.0f && row.temperature < kInfinity, "a temperature is out of range");
     require(row.top_p > 0.0 && row.top_p <= 1.0 && row.min_p >= 0.0f && row.min_p <= 1.0f, "a share to sample from is out of range");
     require(row.top_k >= 0 && row.logprobs >= -1 && row.changes >= 0, "a count of a row to sample is negative");
+    require(row.given < 0 || static_cast<std::size_t>(row.given) < vocabulary_, "a given token id is out of range");
     places_.push_back(place);
     place.changes += static_cast<std::size_t>(row.changes);
     place.logprobs += row.logprobs >= 0;
@@ -84,6 +85,10 @@ std::int32_t Sampler::sample_row(const SamplingInputs& inputs, std::size_t index
   const float raw_top = kernels_.scan_row(raw, vocabulary_, scratch.raw_maxima.data());
   if (std::isnan(raw_top)) return code(NoToken::kNan);
   if (std::isinf(raw_top)) return code(raw_top > 0.0f ? NoToken::kInfinity : NoToken::kNothing);
+  if (row.given >= 0) {
+    if (row.logprobs >= 0) add_logprobs(row, places_[index], raw, raw_top, static_cast<std::size_t>(row.given), scratch);
+    return row.given;
+  }
   const float *values = raw, *maxima = scratch.raw_maxima.data();
   float top = raw_top;
   if (row.changes > 0) {

@@ -23,8 +23,9 @@ struct SamplingRow {
   std::int32_t top_k;     // 0 for all
   std::int32_t logprobs;  // most likely tokens wanted beside the chosen one; −1 for no logprobs at all
   std::int32_t changes;   // of the step's changes, those that are this row's
+  std::int32_t given;     // the token whose logprobs are wanted, in place of one to choose; −1 to choose one
 };
-static_assert(sizeof(SamplingRow) == 56);
+static_assert(sizeof(SamplingRow) == 64);
 
 // Tokens whose logits change first: ids[i] was generated counts[i] times, 0 if it is of the prompt alone; −1 for one that can't be chosen.
 struct SamplingInputs {

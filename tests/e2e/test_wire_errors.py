@@ -110,7 +110,7 @@ def test_fields(http: httpx.Client, path: str, fields: dict[str, Any], param: st
         (COMPLETION, {"prompt": "x " * 4000}, "prompt", ["512"]),
         (COMPLETION, {"prompt": "x", "messages": HELLO}, "messages", []),
         (COMPLETION, {"prompt": "x", "logprobs": 21}, "logprobs", ["20", "21"]),
-        (COMPLETION, {"prompt": "x", "echo": True}, "echo", ["not supported"]),
+        (COMPLETION, {"prompt": "x", "suffix": "y"}, "suffix", ["not supported"]),
         (CHAT, {}, "messages", ["required"]),
         (CHAT, {"messages": []}, "messages", []),
         (CHAT, {"messages": "Hello"}, "messages", ["a list"]),

@@ -57,6 +57,10 @@ ACCEPTED: list[tuple[str, Any, Any]] = [
     ("logprobs", None, None),
     ("logprobs", 0, 0),
     ("logprobs", -1, -1),
+    ("prompt_logprobs", 0, 0),
+    ("prompt_logprobs", -1, -1),
+    ("truncate_prompt_tokens", -1, -1),
+    ("truncate_prompt_tokens", 1, 1),
     *[(flag, value, value) for flag in FLAGS for value in (True, False)],
 ]
 
@@ -73,7 +77,8 @@ REFUSED: list[tuple[str, Any]] = [
     *[("stop_token_ids", v) for v in ([-1], [1.0], [True], ["1"], 3, "3", [None], [2**64])],
     *[("max_tokens", v) for v in (0, -1, 1.0, True, "16", 2**63)],
     *[("min_tokens", v) for v in (-1, 17, 1.0, True, None)],
-    *[("logprobs", v) for v in (-2, 1.0, True, "5")],
+    *[(f, v) for f in ("logprobs", "prompt_logprobs") for v in (-2, 1.0, True, "5")],
+    *[("truncate_prompt_tokens", v) for v in (0, -2, 1.0, True, "5")],
     *[(flag, v) for flag in FLAGS for v in (0, 1, None, "true")],
 ]
 
@@ -133,10 +138,12 @@ def test_defaults_are_those_of_vllm() -> None:
         "max_tokens": 16,
         "min_tokens": 0,
         "logprobs": None,
+        "prompt_logprobs": None,
         "detokenize": True,
         "skip_special_tokens": True,
         "spaces_between_special_tokens": True,
         "include_stop_str_in_output": False,
+        "truncate_prompt_tokens": None,
     }
 
 
@@ -220,14 +227,15 @@ class TestVerify:
         ("logprobs", "limit", "fits"),
         [(20, 20, True), (21, 20, False), (0, 0, True), (1, 0, False), (-1, 20, False), (-1, 100, True), (-1, -1, True), (5000, -1, True)],
     )
-    def test_logprobs_within_the_servers_limit(self, logprobs: int, limit: int, fits: bool) -> None:
-        params = SamplingParams(logprobs=logprobs)
+    @pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
+    def test_logprobs_within_the_servers_limit(self, name: str, logprobs: int, limit: int, fits: bool) -> None:
+        params = SamplingParams(**{name: logprobs})
         if fits:
             params.verify(100, limit)
             return
-        with pytest.raises(InvalidRequestError, match=f"logprobs must be at most {limit}") as caught:
+        with pytest.raises(InvalidRequestError, match=f"^{name} must be at most {limit}") as caught:
             params.verify(100, limit)
-        assert caught.value.param == "logprobs"
+        assert caught.value.param == name
 
     def test_sees_what_was_assigned_later(self) -> None:
         params = SamplingParams()

@@ -15,6 +15,7 @@ from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoE
 from octavo.protocol.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import BlocksPage, BlockState, EngineInfo, EngineStats
+from octavo.text.pieces import PieceDecoder
 
 EOS = 256
 VOCAB_SIZE = 257
@@ -34,14 +35,17 @@ class ByteTokenizer:
     vocab_size = VOCAB_SIZE
     chat_template: str | None = None
     named_templates: dict[str, str] = {}  # noqa: RUF012
+    special_ids = added_ids = frozenset({EOS})
+    pieces = PieceDecoder()
     # What it puts before a text, where a test wants it to.
     start: int | None = None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [self.start] * (add_special_tokens and self.start is not None) + list(text.encode())
 
-    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        return b"".join(b"" if skip_special_tokens and i == EOS else self.token_bytes(i) for i in ids).decode("utf-8", "replace")
+    def decode(self, ids: list[int], skip_special_tokens: bool = True, *, whole: bool = True) -> str:
+        data = b"".join(b"" if skip_special_tokens and i == EOS else self.token_bytes(i) for i in ids)
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(data, whole)
 
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("utf-8", "replace")
@@ -140,18 +144,27 @@ class FakeLLM:
         self.calls.append(call)
         samples = [Sample(self, index, sampling, len(ids)) for index in range(sampling.n)]
         metrics = RequestMetrics(time.monotonic())
+        told = None if sampling.prompt_logprobs is None else self.prompt_logprobs(ids, sampling.prompt_logprobs)
         try:
             while not all(sample.done for sample in samples):
                 await self._wait_for_turn(call)
                 call.tokens += 1
                 deltas = [sample.step() for sample in samples if not sample.done]
                 if stream:
-                    yield RequestOutput(request_id, None, ids, deltas, all(s.done for s in samples), metrics, 1)
+                    yield RequestOutput(request_id, None, ids, deltas, all(s.done for s in samples), metrics, 1, told)
             call.finished = True
             if not stream:
-                yield RequestOutput(request_id, None, ids, [sample.whole for sample in samples], True, metrics, 1)
+                yield RequestOutput(request_id, None, ids, [sample.whole for sample in samples], True, metrics, 1, told)
         finally:
             call.closed = True
+
+    def prompt_logprobs(self, ids: list[int], count: int) -> list[PositionLogprobs | None]:
+        """Each token of a prompt ranks second after "!", "#", …, and has minus its place in the prompt as its logprob."""
+        positions: list[PositionLogprobs | None] = [None]
+        for place, token_id in enumerate(ids[1:], 1):
+            likely = {candidate: Logprob(-0.1 * rank, rank, chr(candidate)) for rank, candidate in enumerate((33, 35, 36)[:count], 1)}
+            positions.append({token_id: Logprob(-float(place), 2, self.tokenizer.token_text(token_id)), **likely})
+        return positions
 
     async def beam_search(
         self,

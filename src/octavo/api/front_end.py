@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.api.generation import SEED_LIMIT, Generation
-from octavo.api.prompts import Prompt, is_token_id, prompt_parts
+from octavo.api.prompts import Prompt, is_token_id, prompt_parts, truncated
 from octavo.config.engine import EngineConfig
 from octavo.config.values import settled
 from octavo.kvcache.window import Window
@@ -132,6 +132,7 @@ class FrontEnd:
         self._limits.check_priority(priority)
         parts = prompt_parts(prompt)
         ids = self.tokenizer.encode(parts.text or "", add_special_tokens) if parts.token_ids is None else parts.token_ids
+        ids = truncated(ids, sampling.truncate_prompt_tokens, self._limits.context - (sampling.max_tokens or 1))
         self._limits.check_prompt(ids)
         if beam_search is not None:
             self._limits.check_beam_search(len(ids), beam_search, 0 if beam_search.ignore_eos else len(self.eos_token_ids))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from octavo.api.sample import Sample
+from octavo.api.sample import Sample, position_logprobs
 from octavo.protocol.beam_search import BeamSearchParams
-from octavo.protocol.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from octavo.protocol.outputs import CompletionOutput, PositionLogprobs, RequestMetrics, RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineOutput, EngineRequest
 from octavo.text.tokenizer import Tokenizer
@@ -53,6 +53,9 @@ class Generation:
         self._cache_salt = cache_salt
         self._priority = priority
         self._beam_search = beam_search
+        self._tokenizer = tokenizer
+        # The first token follows nothing.
+        self.prompt_logprobs: list[PositionLogprobs | None] | None = None if sampling.prompt_logprobs is None else [None]
 
     def engine_requests(self) -> Iterator[EngineRequest]:
         """One request for each sample, which draws with the seed `seed + i`, or one for all beams."""
@@ -60,7 +63,15 @@ class Generation:
         group = self.key if len(asked) > 1 else None
         for sample in asked:
             # Text and stop strings are this side's; the engine needs numbers only.
-            sampling = msgspec.structs.replace(self.sampling, n=1, stop=None, seed=(self._seed + sample.index) % SEED_LIMIT)
+            sampling = msgspec.structs.replace(
+                self.sampling,
+                n=1,
+                stop=None,
+                seed=(self._seed + sample.index) % SEED_LIMIT,
+                # Once for all samples.
+                prompt_logprobs=None if sample.index else self.sampling.prompt_logprobs,
+                truncate_prompt_tokens=None,
+            )
             yield EngineRequest(
                 request_id=self.engine_id(sample.index),
                 prompt_token_ids=self.prompt_token_ids,
@@ -116,6 +127,10 @@ class Generation:
             metrics.last_token_time = sample.last_token_time = now
         if output.error is not None:
             self.error = output.error
+        if output.prompt_logprobs and self.prompt_logprobs is not None:
+            first = len(self.prompt_logprobs)
+            told = zip(self.prompt_token_ids[first : first + len(output.prompt_logprobs)], output.prompt_logprobs, strict=True)
+            self.prompt_logprobs += [position_logprobs(token_id, given, self._tokenizer) for token_id, given in told]
         if output.hypotheses is None:
             cut = sample.push(output)
         else:
@@ -139,4 +154,13 @@ class Generation:
 
     def _output_with(self, outputs: list[CompletionOutput]) -> RequestOutput:
         cached = self._num_cached_tokens or 0
-        return RequestOutput(self.request_id, self.prompt, self.prompt_token_ids, outputs, self.finished, self.metrics, cached)
+        return RequestOutput(
+            self.request_id,
+            self.prompt,
+            self.prompt_token_ids,
+            outputs,
+            self.finished,
+            self.metrics,
+            cached,
+            self.prompt_logprobs,
+        )

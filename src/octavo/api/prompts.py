@@ -82,6 +82,13 @@ def token_ids(prompt: object) -> list[int]:
     raise InvalidRequestError("prompt must be a string or a list of token ids", param="prompt")
 
 
+def truncated(ids: list[int], count: int | None, room: int) -> list[int]:
+    """The last `count` of `ids`, all if that is None; −1 means as many as leave the output its room, which `room` tokens of prompt do."""
+    if count is None:
+        return ids
+    return ids[-max(1, room if count == -1 else count) :]
+
+
 def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or several, as a list: whole numbers in a row are one prompt, and so is a dictionary."""
     if isinstance(prompts, (str, Mapping)):

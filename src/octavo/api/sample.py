@@ -122,9 +122,15 @@ class Sample:
             self._pieces.append(text)
 
     def _add_logprobs(self, token_id: int, given: TokenLogprobs) -> None:
-        entry = {token_id: Logprob(given.logprob, given.rank, self._tokenizer.token_text(token_id))}
-        for rank, (top_id, logprob) in enumerate(zip(given.top_ids, given.top_logprobs, strict=True), 1):
-            entry.setdefault(top_id, Logprob(logprob, rank, self._tokenizer.token_text(top_id)))
+        entry = position_logprobs(token_id, given, self._tokenizer)
         if self._logprobs is not None and self._cumulative is not None:
             self._logprobs.append(entry)
             self._cumulative = self._cumulative + given.logprob if math.isfinite(given.logprob) else -math.inf
+
+
+def position_logprobs(token_id: int, given: TokenLogprobs, tokenizer: Tokenizer) -> PositionLogprobs:
+    """Logprobs at one position, whose token is `token_id`, with each token's text."""
+    entry = {token_id: Logprob(given.logprob, given.rank, tokenizer.token_text(token_id))}
+    for rank, (top_id, logprob) in enumerate(zip(given.top_ids, given.top_logprobs, strict=True), 1):
+        entry.setdefault(top_id, Logprob(logprob, rank, tokenizer.token_text(top_id)))
+    return entry

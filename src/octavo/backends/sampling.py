@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 # How one row is sampled: as `octavo.protocol.sampling.SamplingParams` says, with the random number's key. temperature 0 takes the highest
 # logit; top_k 0 is off; `logprobs` is the number of most likely tokens wanted beside the chosen one, −1 for no logprobs at all; `changes`
-# is how many of the step's changes are this row's.
+# is how many of the step's changes are this row's. A `given` token, −1 for none, is not chosen: only its logprobs are wanted.
 ROW = np.dtype(
     [
         ("seed", np.uint64),
@@ -24,7 +24,9 @@ ROW = np.dtype(
         ("top_k", np.int32),
         ("logprobs", np.int32),
         ("changes", np.int32),
-    ]
+        ("given", np.int32),
+    ],
+    align=True,
 )
 
 # In a count's place: the token can't be chosen.

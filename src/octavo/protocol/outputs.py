@@ -14,7 +14,7 @@ class Logprob:
     decoded_token: str | None = None
 
 
-# One position: token id → Logprob. The sampled token comes first, then the most likely ones in order.
+# One position: token id → Logprob. The token that is there comes first, then the most likely ones in order.
 PositionLogprobs = dict[int, Logprob]
 
 
@@ -78,7 +78,8 @@ class RequestMetrics:
 class RequestOutput:
     """Everything known of one request: its prompt and, for each of its `n` samples, a CompletionOutput.
 
-    `num_cached_tokens` of the prompt were in the prefix cache and not computed again.
+    `num_cached_tokens` of the prompt were in the prefix cache and not computed again. `prompt_logprobs`, where they were asked for, have
+    one entry for each token of the prompt: None for the first, which follows nothing.
     """
 
     request_id: str
@@ -88,3 +89,4 @@ class RequestOutput:
     finished: bool = False
     metrics: RequestMetrics | None = None
     num_cached_tokens: int = 0
+    prompt_logprobs: list[PositionLogprobs | None] | None = None

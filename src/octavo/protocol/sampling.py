@@ -34,7 +34,6 @@ UNSUPPORTED_FIELDS = frozenset(
         "output_kind",
         "prompt_logprob_start",
         "prompt_logprob_token_ids",
-        "prompt_logprobs",
         "repetition_detection",
         "routed_experts_prompt_start",
         "skip_reading_prefix_cache",
@@ -42,7 +41,6 @@ UNSUPPORTED_FIELDS = frozenset(
         "structured_outputs",
         "thinking_token_budget",
         "trace_decode_token_ids",
-        "truncate_prompt_tokens",
         "truncation_side",
         "vllm_xargs",
         "watermarking",
@@ -78,10 +76,12 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    truncate_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -112,7 +112,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
         return cls(**given)
 
     def verify(self, vocab_size: int, max_logprobs: int = 20) -> None:
-        """Check against the model and the server: stop ids must lie in the vocabulary, `logprobs` under the limit.
+        """Check against the model and the server: stop ids must lie in the vocabulary, `logprobs` and `prompt_logprobs` under the limit.
 
         `max_logprobs` is the most that the server gives, -1 for no limit. Every other field is checked again, for it may have been
         assigned to since. Raises InvalidRequestError.
@@ -124,12 +124,13 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
                     f"stop_token_ids holds {token_id}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).",
                     param="stop_token_ids",
                 )
-        if self.logprobs is None or max_logprobs == -1:
+        if max_logprobs == -1:
             return
-        wanted = vocab_size if self.logprobs == -1 else self.logprobs
-        if wanted > max_logprobs:
-            whole = " (-1, the whole vocabulary)" if self.logprobs == -1 else ""
-            raise InvalidRequestError(f"logprobs must be at most {max_logprobs}, got {wanted}{whole}.", param="logprobs")
+        for name, asked in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            wanted = vocab_size if asked == -1 else asked or 0
+            if wanted > max_logprobs:
+                whole = " (-1, the whole vocabulary)" if asked == -1 else ""
+                raise InvalidRequestError(f"{name} must be at most {max_logprobs}, got {wanted}{whole}.", param=name)
 
     def clone(self) -> SamplingParams:
         """An independent copy: lists are copied too."""
@@ -175,6 +176,12 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
             )
         if self.logprobs is not None:
             self.logprobs = integer("logprobs", self.logprobs, -1)
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs = integer("prompt_logprobs", self.prompt_logprobs, -1)
+        if self.truncate_prompt_tokens is not None:
+            self.truncate_prompt_tokens = integer("truncate_prompt_tokens", self.truncate_prompt_tokens, -1)
+            if self.truncate_prompt_tokens == 0:
+                raise InvalidRequestError("truncate_prompt_tokens must be -1 or at least 1, got 0.", param="truncate_prompt_tokens")
 
     def _check_stops(self) -> None:
         for name in _FLAGS:

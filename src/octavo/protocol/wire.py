@@ -31,7 +31,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
-    """Logprobs at one position: the sampled token's, its rank (1 is the most likely), and the `k` most likely tokens in falling order."""
+    """Logprobs at one position: its token's, the token's rank (1 is the most likely), and the `k` most likely tokens in falling order."""
 
     logprob: float
     rank: int
@@ -53,6 +53,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
 
     `finish_reason` is None, "stop", "length", "abort" or "error"; `stop_reason` the stop token id of the request's own list.
     `num_cached_tokens` of its prompt were found computed when it was first scheduled. `hypotheses` are a beam search's, the best first.
+    `prompt_logprobs` are of the prompt's next tokens, of which the second is the first that has any.
     """
 
     request_id: str
@@ -65,6 +66,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
     num_preemptions: int = 0
     num_cached_tokens: int = 0
     hypotheses: list[BeamHypothesis] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from octavo.kvcache.manager import KVCacheManager
 from octavo.kvcache.swap_space import Swapped
 from octavo.protocol.plan import Continuation, NewRequest
@@ -58,6 +60,7 @@ class Request:
     `held_by_worker` says that a plan has introduced the request and none has removed it since. `number` counts the requests in the order
     in which they came; `favoured` ones have been overtaken often enough. A request that searches by beams has a `search`, whose sequences
     have the request as their `owner`; others own themselves. With `keep_all` no block is given back because a window has passed it.
+    Of a prompt whose logprobs are wanted, those of the tokens that follow its first `num_told` ones have been told.
     """
 
     __slots__ = (
@@ -74,6 +77,7 @@ class Request:
         "num_in_cache",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_told",
         "number",
         "owner",
         "priority",
@@ -108,6 +112,7 @@ class Request:
         self.num_computed = 0
         self.num_in_cache = 0
         self.num_cached_tokens = 0
+        self.num_told = 0
         self.table = cache.new_table(self.token_ids, salt=request.cache_salt, owner=request.request_id, keep_all=keep_all)
         self.replaced: list[tuple[int, int]] = []
         self.swapped: Swapped | None = None
@@ -159,6 +164,24 @@ class Request:
         """Tokens sampled so far."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether there are logprobs of its prompt still to tell: it can't begin with what the cache holds of that, then."""
+        return self.sampling.prompt_logprobs is not None and self.num_told < self.num_prompt_tokens - 1
+
+    def rows_to_tell(self, count: int) -> int:
+        """How many of its next `count` tokens have a prompt token after them whose logprobs the worker gives."""
+        last = min(self.num_computed + count, self.num_prompt_tokens - 1)
+        return max(0, last - self.num_computed) if self.tells_prompt else 0
+
+    def tell(self, count: int, logprobs: list[TokenLogprobs]) -> list[TokenLogprobs] | None:
+        """Those of `logprobs`, which came of the next `count` tokens, that have not been told yet; None if they are too many or few."""
+        if len(logprobs) != self.rows_to_tell(count):
+            return None
+        fresh = logprobs[max(0, self.num_told - self.num_computed) :]
+        self.num_told += len(fresh)
+        return fresh
+
     def give_back(self) -> list[str]:
         """Gives all blocks of its sequences back; returns the ids of those that the worker holds, and now has to forget."""
         held = [sequence for sequence in self.sequences if sequence.held_by_worker]
@@ -168,13 +191,14 @@ class Request:
             sequence.held_by_worker = False
         return [sequence.request_id for sequence in held]
 
-    def answer(self) -> EngineOutput:
-        """An output that says how far it has come, and nothing else yet."""
+    def answer(self, prompt_logprobs: list[TokenLogprobs] | None = None) -> EngineOutput:
+        """An output that says how far it has come, and nothing else yet but what it tells of the prompt."""
         return EngineOutput(
             request_id=self.request_id,
             first_scheduled_time=self.first_scheduled_time,
             num_preemptions=self.num_preemptions,
             num_cached_tokens=self.num_cached_tokens,
+            prompt_logprobs=prompt_logprobs or None,
         )
 
     def describe(self) -> NewRequest:
@@ -184,7 +208,7 @@ class Request:
             request_id=self.request_id,
             token_ids=self.token_ids.copy(),
             num_prompt_tokens=self.num_prompt_tokens,
-            sampling=self.sampling,
+            sampling=self.sampling if self.tells_prompt else replace(self.sampling, prompt_logprobs=None),
             eos_token_ids=self.worker_eos_token_ids,
             num_computed_tokens=self.num_computed,
             beam=self.owner.search is not None,

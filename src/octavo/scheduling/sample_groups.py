@@ -78,7 +78,8 @@ class SampleGroups:
         if group is None:
             return
         group.num_running += 1
-        if request.num_in_cache < group.num_prompt_tokens:
+        # One that tells of the prompt computes it although its blocks may be held.
+        if request.num_in_cache < group.num_prompt_tokens and group.held is None:
             group.leader = request
         self._settle(group, request)
 

@@ -197,7 +197,7 @@ class Scheduler:
             if request.owner.status is not RequestStatus.RUNNING:
                 continue
             request_id = request.request_id
-            output = self._apply(request, count, sampled.get(request_id), result.failed.get(request_id))
+            output = self._apply(request, count, sampled.get(request_id), result)
             if output is not None:
                 outputs.append(output)
         return outputs
@@ -226,7 +226,7 @@ class Scheduler:
             # A preempted request is followed by preempted ones only.
             if step.budget == 0 or request.status is not RequestStatus.RUNNING:
                 break
-            shares = request.shares(step.budget)
+            shares = request.shares(step.budget_of(request))
             grants = self._grow(request, shares)
             if grants is None:
                 break
@@ -277,7 +277,7 @@ class Scheduler:
         reserved = sum(map(blocks_to_come, self._running.values()))
         while self._waiting and step.budget > 0:
             request = self._waiting.head()
-            if request.seats > seats:
+            if request.seats > seats or step.budget_of(request) == 0:
                 return
             prefix = self._find(request)
             if prefix is None:
@@ -298,22 +298,22 @@ class Scheduler:
         Such a wait ends with the other's prompt, or with its leaving: there are only so many running requests, and none comes in before
         the head of the queue.
         """
+        if request.tells_prompt:
+            return request.table.find(request.num_told)
         prefix = request.table.find(request.num_known)
         swapped = self._swapping.of(request, prefix)
         held = prefix.num_tokens if swapped is None else swapped.num_tokens
         group = self._groups.of(request)
         if group is not None and held < group.num_prompt_tokens and (group.leader is not None or group.held is not None):
             return None if group.prefix is None else request.table.needed(group.prefix, request.num_known)
-        if swapped is not None:
-            return prefix
-        return None if request.table.is_in_flight(len(prefix.block_ids), request.num_known) else prefix
+        return None if swapped is None and request.table.is_in_flight(len(prefix.block_ids), request.num_known) else prefix
 
     def _admit(self, step: Step, request: Request, prefix: Prefix, now: float) -> None:
         """Moves a waiting request to the running ones, with its first share of tokens."""
         step.plan.swaps_in += self._swapping.begin(request, prefix)
         # Something must be computed to sample from, if only the last token once more.
         request.num_computed = min(request.num_in_cache, request.num_known - 1)
-        count = request.next_count(step.budget)
+        count = request.next_count(step.budget_of(request))
         grant = request.table.prepare(request.num_in_cache, request.num_computed + count)
         if grant is None:
             raise SchedulerError(f"request {request.request_id!r} was admitted without the blocks it needs")
@@ -360,8 +360,10 @@ class Scheduler:
         self._swapping.drop(request)
         self._removed += request.give_back()
 
-    def _apply(self, request: Request, count: int, sampled: SampledToken | None, failure: str | None) -> EngineOutput | None:
+    def _apply(self, request: Request, count: int, sampled: SampledToken | None, result: StepResult) -> EngineOutput | None:
         """One sequence's part of a result; None if it has computed a part of its prompt, or is a beam, and there is nothing to say."""
+        told = request.tell(count, result.prompt_logprobs.get(request.request_id, []))
+        failure = result.failed.get(request.request_id, None if told is not None else "the worker gave other prompt logprobs")
         request.num_computed += count
         request.num_in_cache = max(request.num_in_cache, request.num_computed)
         due = request.num_computed == request.num_known
@@ -376,11 +378,11 @@ class Scheduler:
             self._groups.computed(request)
             request.replaced += request.table.slide(request.num_computed)
         owner = request.owner
-        output = owner.answer()
+        output = owner.answer(told)
         if failure is not None:
             output.finish_reason, output.error = "error", failure
         elif sampled is None:
-            return None
+            return output if told else None
         elif owner.search is not None and sampled.logprobs is not None:
             output.hypotheses = owner.search.take(request, sampled.logprobs)
             if output.hypotheses is None:

@@ -8,6 +8,9 @@ from octavo.kvcache.block_table import Grant
 from octavo.protocol.plan import ScheduledRequest, StepPlan
 from octavo.scheduling.request import Request
 
+# Rows of logits that a step computes for logprobs of prompts: a row is as long as the vocabulary.
+MOST_PROMPT_ROWS = 128
+
 
 @dataclass(slots=True)
 class Step:
@@ -16,6 +19,11 @@ class Step:
     plan: StepPlan
     budget: int
     shares: list[tuple[Request, int]]
+    prompt_rows: int = MOST_PROMPT_ROWS
+
+    def budget_of(self, request: Request) -> int:
+        """Tokens that the step has left for the request."""
+        return min(self.budget, self.prompt_rows) if request.tells_prompt else self.budget
 
     def give_beams(self, request: Request) -> None:
         """Tells the worker which beams the request's sequences go on from, before they compute anything."""
@@ -35,3 +43,4 @@ class Step:
         request.replaced = []
         self.shares.append((request, count))
         self.budget -= count
+        self.prompt_rows -= request.rows_to_tell(count)

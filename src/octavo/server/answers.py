@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from octavo.server.context import Tokenizer
 from octavo.text.answer import CallArguments, CallStart, Content, Piece, Reasoning, merged
 from octavo.text.reasoning.parser import ReasoningParser
+from octavo.text.tokenizer import Tokenizer
 from octavo.text.tools.parser import ToolParser
 
 

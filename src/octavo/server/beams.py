@@ -21,6 +21,7 @@ _WITHOUT_MEANING: dict[str, tuple[Any, ...]] = {
     "stop_token_ids": ([],),
     "min_tokens": (0,),
     "spaces_between_special_tokens": (True,),
+    "prompt_logprobs": (),
 }
 
 
@@ -34,10 +35,11 @@ def check_beam_fields(request: Generation) -> None:
     if request.stream:
         raise InvalidRequestError("stream: a beam search knows its results only at its end; they can't be streamed.", param="stream")
     for name, values in _WITHOUT_MEANING.items():
-        value = getattr(request, name)
+        value = getattr(request, name, None)
         if value is not None and value not in values:
             raise InvalidRequestError(
-                f"{name}: has no meaning with use_beam_search, which draws nothing and ends by end tokens.", param=name
+                f"{name}: has no meaning with use_beam_search, which draws nothing, ends by end tokens and tells of its results alone.",
+                param=name,
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,9 +18,9 @@ from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
 from octavo.server.generation import Job, begin, collect, make_job
-from octavo.server.logprobs import chat_logprobs
+from octavo.server.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.messages import content_text
-from octavo.server.prompts import TokenPrompt, check_fits, check_room
+from octavo.server.prompts import TokenPrompt, check_fits, check_room, truncation
 from octavo.server.rendering import render
 from octavo.server.requests import ChatRequest
 from octavo.server.responses import (
@@ -36,7 +36,7 @@ from octavo.server.responses import (
     ToolCall,
     Usage,
 )
-from octavo.server.sampling import check_logprobs, generation_params, streams
+from octavo.server.sampling import check_logprobs, check_prompt_logprobs, generation_params, streams
 from octavo.server.streaming import EventStream, chain, event
 from octavo.server.tool_use import ToolUse, tool_use
 from octavo.server.usage import UsageCounter
@@ -67,11 +67,17 @@ async def create_chat_completion(ctx: ServerContext, request: Request) -> Respon
         first, source = await begin(request, ctx, chat.job)
         return EventStream(_ChunkWriter(ctx, chat).events(first, source), source, ctx)
     outputs, usage = await collect(request, ctx, chat.job)
-    choices = [_choice(ctx, chat, choice) for choice in outputs[0]]
+    (output,) = outputs
+    choices = [_choice(ctx, chat, choice) for choice in output.outputs]
     if chat.form.reasoning is not None:
-        thought = sum(count_reasoning_tokens(chat.form, ctx.llm.tokenizer, output.token_ids) for output in outputs[0])
+        thought = sum(count_reasoning_tokens(chat.form, ctx.llm.tokenizer, choice.token_ids) for choice in output.outputs)
         usage.completion_tokens_details = CompletionTokensDetails(thought)
-    return json_response(ChatCompletion(**chat.job.header(ctx), choices=choices, usage=usage))
+    reply = ChatCompletion(**chat.job.header(ctx), choices=choices, usage=usage)
+    if chat.job.prompt_logprobs is not None:
+        reply.prompt_logprobs = prompt_logprobs(output.prompt_logprobs, chat.job.prompt_logprobs)
+    if chat.job.return_token_ids:
+        reply.prompt_token_ids = chat.job.prompts[0].token_ids
+    return json_response(reply)
 
 
 async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, prefix: str) -> ChatJob:
@@ -81,15 +87,15 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
         raise InvalidRequestError("top_logprobs: needs logprobs to be true.", param="top_logprobs")
     tools = tool_use(ctx, body)
     rendered = await render(ctx, body, tools=tools.told)
-    token_ids = rendered.token_ids
+    param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    max_tokens = getattr(body, param)
+    token_ids = truncation(body, ctx.llm.info.max_model_len, max_tokens)(rendered.token_ids)
     check_fits(token_ids, ctx.llm.info.max_model_len, "messages")
     form = _answer_format(ctx, body, tools, rendered.text)
     if _lost(ctx, form.markers()):
         # What the answer is read by must be in its text.
         body.skip_special_tokens = False
     prompts = [TokenPrompt(token_ids, "messages")]
-    param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    max_tokens = getattr(body, param)
     room = ctx.llm.info.max_model_len - len(token_ids)
     if max_tokens is not None:
         check_room(prompts, max_tokens, ctx.llm.info.max_model_len, param)
@@ -97,7 +103,11 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
         max_tokens = min(room, ctx.llm.default_sampling.get("max_tokens") or room)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     check_logprobs(logprobs, ctx, "top_logprobs")
-    params = generation_params(body, ctx, computed=body.n or 1, max_tokens=max_tokens, logprobs=logprobs)
+    check_prompt_logprobs(body)
+    check_logprobs(body.prompt_logprobs, ctx, "prompt_logprobs")
+    params = generation_params(
+        body, ctx, computed=body.n or 1, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=body.prompt_logprobs
+    )
     job = make_job(ctx, request, body, prefix, prompts, params, logprobs)
     return ChatJob(job, form, *_speaker(ctx, body))
 
@@ -125,7 +135,7 @@ def _speaker(ctx: ServerContext, body: ChatRequest) -> tuple[str, str]:
 def _logprobs(ctx: ServerContext, job: Job, output: CompletionOutput) -> ChatLogprobs | None:
     if job.logprobs is None:
         return None
-    return chat_logprobs(output.logprobs or [], ctx.llm.tokenizer, job.logprobs)
+    return chat_logprobs(output.logprobs or [], ctx.llm.tokenizer, job.logprobs, as_ids=job.tokens_as_ids)
 
 
 def _choice(ctx: ServerContext, chat: ChatJob, output: CompletionOutput) -> ChatChoice:
@@ -138,7 +148,9 @@ def _choice(ctx: ServerContext, chat: ChatJob, output: CompletionOutput) -> Chat
         message.tool_calls = [
             ToolCall(id=call.id, type="function", function=CalledFunction(call.name, call.arguments)) for call in answer.calls
         ]
-    return ChatChoice(output.index, message, _logprobs(ctx, chat.job, output), answer.finish_reason, output.stop_reason)
+    choice = ChatChoice(output.index, message, _logprobs(ctx, chat.job, output), answer.finish_reason, output.stop_reason)
+    choice.token_ids = output.token_ids if chat.job.return_token_ids else UNSET
+    return choice
 
 
 class _ChoiceWriter:
@@ -188,6 +200,7 @@ class _ChunkWriter:
         self._job = chat.job
         self._header = chat.job.header(ctx)
         self._counter = UsageCounter()
+        self._prompt_token_ids: list[int] | UnsetType = chat.job.prompts[0].token_ids if chat.job.return_token_ids else UNSET
         self._writers = [_ChoiceWriter(chat.form) for _ in range(chat.job.choices)]
 
     async def events(
@@ -211,10 +224,11 @@ class _ChunkWriter:
         deltas = writer.deltas(output)
         logprobs = _logprobs(self._ctx, self._job, output)
         # Text may be held back until a stop string or a tag is decided; such an output has nothing to say yet.
-        if not deltas and logprobs and logprobs.content:
+        token_ids: list[int] | UnsetType = output.token_ids if self._job.return_token_ids else UNSET
+        if not deltas and (token_ids or (logprobs and logprobs.content)):
             deltas.append(Delta(content=""))
         for place, delta in enumerate(deltas):
-            yield ChunkChoice(output.index, delta, None if place else logprobs)
+            yield ChunkChoice(output.index, delta, None if place else logprobs, token_ids=UNSET if place else token_ids)
         if output.finish_reason is not None:
             yield ChunkChoice(output.index, Delta(), None, writer.reader.finish_reason(output.finish_reason), output.stop_reason)
 
@@ -230,4 +244,6 @@ class _ChunkWriter:
         return self._event([choice], usage)
 
     def _event(self, choices: list[ChunkChoice], usage: Any) -> bytes:
-        return event(ChatChunk(**self._header, choices=choices, usage=usage))
+        chunk = ChatChunk(**self._header, choices=choices, usage=usage, prompt_token_ids=self._prompt_token_ids)
+        self._prompt_token_ids = UNSET
+        return event(chunk)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from octavo._version import __version__
@@ -17,34 +17,8 @@ from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import BlocksPage, EngineInfo
 from octavo.server.templates import ChatTemplates
 from octavo.text.reasoning.registry import REASONING_PARSERS
+from octavo.text.tokenizer import Tokenizer
 from octavo.text.tools.registry import TOOL_PARSERS
-
-
-class Tokenizer(Protocol):
-    """The part of `octavo.text.tokenizer.Tokenizer` that the server uses."""
-
-    chat_template: str | None
-
-    @property
-    def named_templates(self) -> Mapping[str, str]:
-        """Chat templates for special purposes, such as `tool_use`."""
-        ...
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`."""
-        ...
-
-    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Text of `ids`."""
-        ...
-
-    def token_text(self, token_id: int) -> str:
-        """One token as text."""
-        ...
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """One token's bytes, which need not be whole characters."""
-        ...
 
 
 class ServedLLM(Protocol):

@@ -12,18 +12,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.protocol.errors import AuthenticationError, InvalidRequestError, OctavoError
 from octavo.server.errors import error_response, logger
+from octavo.server.requests import ID_PATTERN, LONGEST_ID
 
 OPEN_PATHS = ("/health",)
 REQUEST_ID = b"x-request-id"
-# Printable ASCII: the id ends up in headers, logs and bodies.
-_VALID_ID = re.compile(rb"[!-~]{1,128}")
+_VALID_ID = re.compile(ID_PATTERN.encode())
 
 
 class Edge:
     """ASGI middleware.
 
-    Each request gets an id, which is the client's X-Request-Id or a fresh one and comes back in the same header; `state.unique_id` is
-    that with a suffix, since clients may repeat theirs. Every path but /health asks for one of `keys` when there are any.
+    Each request gets an id, which is the client's X-Request-Id (`state.given_id`), else what a route puts in `state.given_id`, else a fresh
+    one (`state.unique_id`), and comes back in the same header. Every path but /health asks for one of `keys` when there are any.
     `on_error` is called with the status of each reply of 400 or more. `root_path` is the prefix of a proxy, which may strip it or not.
     """
 
@@ -43,15 +43,16 @@ class Edge:
             scope["root_path"] = self._root_path
         headers = dict(scope["headers"])
         given = headers.get(REQUEST_ID)
-        valid = given is None or _VALID_ID.fullmatch(given) is not None
+        valid = given is None or (len(given) <= LONGEST_ID and _VALID_ID.fullmatch(given) is not None)
         fresh = uuid.uuid4().hex
-        request_id = given if given is not None and valid else fresh.encode()
-        scope.setdefault("state", {})["unique_id"] = f"{given.decode()}-{fresh[:12]}" if given is not None and valid else fresh
+        state = scope.setdefault("state", {})
+        state["unique_id"], state["given_id"] = fresh, given.decode() if given is not None and valid else None
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                request_id = (state["given_id"] or fresh).encode()
                 message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id)]
                 if message["status"] >= 400:
                     self._on_error(message["status"])
@@ -60,7 +61,7 @@ class Edge:
         try:
             self._authenticate(scope, headers.get(b"authorization", b""))
             if not valid:
-                raise InvalidRequestError("X-Request-Id: must be 1 to 128 printable ASCII characters.", param="x-request-id")
+                raise InvalidRequestError(f"X-Request-Id: must be 1 to {LONGEST_ID} printable ASCII characters.", param="x-request-id")
             await self.app(scope, receive, send_with_id)
         except ClientDisconnect:
             return

@@ -16,11 +16,8 @@ _SHARED: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "moderation": (),
     "prompt_cache_options": ({},),
-    "truncate_prompt_tokens": (),
-    "truncation_side": (),
     "allowed_token_ids": (),
     "bad_words": ([],),
-    "prompt_logprobs": (),
     "logprob_token_ids": (),
     "structured_outputs": (),
     "guided_json": (),
@@ -30,10 +27,7 @@ _SHARED: dict[str, tuple[Any, ...]] = {
     "guided_json_object": (False,),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
-    "request_id": (),
     "session_id": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
     "return_token_offsets": (False,),
     "return_mm_kwargs": (False,),
     "routed_experts_prompt_start": (),
@@ -49,9 +43,17 @@ _SHARED: dict[str, tuple[Any, ...]] = {
 
 COMPLETION_OFF: OffValues = {
     **_SHARED,
-    "echo": (False,),
     "suffix": ("",),
     "prompt_embeds": (),
+}
+
+GENERATE_OFF: OffValues = {
+    **COMPLETION_OFF,
+    "echo": (False,),
+    "logprobs": (),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
 }
 
 _CHAT_RENDERING: dict[str, tuple[Any, ...]] = {

@@ -16,7 +16,7 @@ from octavo.server.completions import DEFAULT_MAX_TOKENS
 from octavo.server.context import ServerContext
 from octavo.server.errors import describe, json_response
 from octavo.server.generation import Job, begin, collect, make_job
-from octavo.server.prompts import check_room, tokenize_prompts
+from octavo.server.prompts import check_room, tokenize_prompts, truncation
 from octavo.server.requests import GenerateRequest
 from octavo.server.responses import GeneratedText
 from octavo.server.sampling import generation_params
@@ -34,13 +34,14 @@ async def generate(ctx: ServerContext, request: Request) -> Response:
         first, source = await begin(request, ctx, job)
         return LineStream(_lines(body.prompt, job, first, source), source, ctx)
     outputs, _ = await collect(request, ctx, job)
-    return json_response(GeneratedText([body.prompt + choice.text for choice in outputs[0]]))
+    return json_response(GeneratedText([body.prompt + choice.text for choice in outputs[0].outputs]))
 
 
 async def _prepare(ctx: ServerContext, request: Request, body: GenerateRequest) -> Job:
     ctx.model_name(body.model)
     limit = ctx.llm.info.max_model_len
-    prompts = await tokenize_prompts(ctx, body.prompt, body.add_special_tokens is not False)
+    truncate = truncation(body, limit, body.max_tokens)
+    prompts = await tokenize_prompts(ctx, body.prompt, body.add_special_tokens is not False, truncate)
     if body.max_tokens is not None:
         check_room(prompts, body.max_tokens, limit, "max_tokens")
     max_tokens = body.max_tokens or min(DEFAULT_MAX_TOKENS, limit - len(prompts[0].token_ids))

@@ -13,12 +13,12 @@ from starlette.requests import Request
 from octavo.api.prompts import TokensPrompt
 from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoError
-from octavo.protocol.outputs import CompletionOutput, RequestOutput
+from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.server.best_of import best, by_index
 from octavo.server.context import ServerContext
 from octavo.server.prompts import TokenPrompt
-from octavo.server.requests import Generation
+from octavo.server.requests import Generation, TokenGeneration
 from octavo.server.responses import Usage
 from octavo.server.streaming import first_item, merge, while_connected
 from octavo.server.usage import UsageCounter
@@ -29,7 +29,8 @@ class Job:
     """One checked request: its prompts, how to sample or search, and what its reply is headed with.
 
     It has `n` choices for each prompt, with `logprobs` likeliest tokens at each position, or None; `width_param` is the field that says
-    how many completions are computed.
+    how many completions are computed. `engine_id` is the engine's name for it, which, other than `id`, no client can repeat. A `silent` one
+    says nothing of the one token that is computed. The rest is how its choices are written.
     """
 
     id: str
@@ -42,8 +43,16 @@ class Job:
     include_usage: bool
     continuous_usage: bool
     created: int
+    engine_id: str
     cache_salt: str | None = None
     priority: int = 0
+    echo: bool = False
+    silent: bool = False
+    prompt_logprobs: int | None = None
+    return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    skip_special_tokens: bool = True
+    spaces: bool = True
 
     def header(self, ctx: ServerContext) -> dict[str, Any]:
         """What every reply and chunk of the request has in common."""
@@ -64,11 +73,20 @@ def make_job(
     params: SamplingParams | BeamSearchParams,
     logprobs: int | None,
     width_param: str = "n",
+    *,
+    echo: bool = False,
+    silent: bool = False,
 ) -> Job:
     """A Job for `body`, whose id is `prefix` and the request's own id."""
     options = body.stream_options
+    told = body if isinstance(body, TokenGeneration) else TokenGeneration()
+    state = request.state
+    if state.given_id is None:
+        state.given_id = body.request_id
+    name = f"{prefix}-{state.given_id or state.unique_id}"
     return Job(
-        id=f"{prefix}-{request.state.unique_id}",
+        id=name,
+        engine_id=name if state.given_id is None else f"{name}-{state.unique_id[:12]}",
         model=ctx.model_name(body.model),
         prompts=prompts,
         params=params,
@@ -80,6 +98,13 @@ def make_job(
         created=int(time.time()),
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
+        echo=echo,
+        silent=silent,
+        prompt_logprobs=told.prompt_logprobs,
+        return_token_ids=bool(told.return_token_ids),
+        tokens_as_ids=bool(told.return_tokens_as_token_ids),
+        skip_special_tokens=body.skip_special_tokens is not False,
+        spaces=body.spaces_between_special_tokens is not False,
     )
 
 
@@ -90,13 +115,27 @@ def run(ctx: ServerContext, job: Job, *, stream: bool) -> AsyncGenerator[tuple[i
     """
     if not ctx.llm.is_alive:
         raise EngineDeadError("The engine has stopped; this server can't answer any more.")
-    return merge([_outputs(ctx, job, index, stream) for index in range(len(job.prompts))])
+    merged = merge([_outputs(ctx, job, index, stream) for index in range(len(job.prompts))])
+    return _silenced(merged) if job.silent else merged
+
+
+async def _silenced(outputs: AsyncGenerator[tuple[int, RequestOutput], None]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """`outputs` without what was generated."""
+    try:
+        async for index, output in outputs:
+            for choice in output.outputs:
+                choice.text, choice.token_ids, choice.stop_reason = "", [], None
+                choice.logprobs = None if choice.logprobs is None else []
+                choice.finish_reason = choice.finish_reason and "length"
+            yield index, output
+    finally:
+        await outputs.aclose()
 
 
 def _outputs(ctx: ServerContext, job: Job, index: int, stream: bool) -> AsyncIterator[RequestOutput]:
     """Of the prompt at `index`."""
     prompt = _prompt(job.prompts[index].token_ids, job.cache_salt)
-    request_id = job.id if len(job.prompts) == 1 else f"{job.id}-{index}"
+    request_id = job.engine_id if len(job.prompts) == 1 else f"{job.engine_id}-{index}"
     if isinstance(job.params, BeamSearchParams):
         return ctx.llm.beam_search(prompt, job.params, request_id, logprobs=job.logprobs, priority=job.priority)
     return ctx.llm.generate(prompt, job.params, request_id, stream=stream, priority=job.priority)
@@ -122,8 +161,9 @@ def _naming_field(job: Job) -> Iterator[None]:
         raise
 
 
-async def collect(request: Request, ctx: ServerContext, job: Job) -> tuple[list[list[CompletionOutput]], Usage]:
-    """The choices of each prompt, in order, and the usage, which counts what is not returned, too; given up when the client vanishes."""
+async def collect(request: Request, ctx: ServerContext, job: Job) -> tuple[list[RequestOutput], Usage]:
+    """The output of each prompt, in order, with the choices to return, and the usage, which counts what is not returned, too; given up when
+    the client vanishes."""
     usage = UsageCounter()
     outputs: dict[int, RequestOutput] = {}
     results = run(ctx, job, stream=False)
@@ -141,9 +181,11 @@ async def collect(request: Request, ctx: ServerContext, job: Job) -> tuple[list[
     if len(outputs) != len(job.prompts):
         raise OctavoError("The engine ended this request without an answer.")
     searched = isinstance(job.params, BeamSearchParams)
-    found = (outputs[index] for index in range(len(job.prompts)))
-    # A search gives its results in their order.
-    return [by_index(output)[: job.n] if searched else best(output, job.n) for output in found], usage.usage()
+    found = [outputs[index] for index in range(len(job.prompts))]
+    for output in found:
+        # A search gives its results in their order.
+        output.outputs = by_index(output)[: job.n] if searched else best(output, job.n)
+    return found, usage.usage()
 
 
 async def begin(

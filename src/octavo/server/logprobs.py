@@ -1,16 +1,19 @@
-"""Logprobs in OpenAI's two shapes: parallel lists for completions, one object a token for chat."""
+"""Logprobs in OpenAI's two shapes, parallel lists for completions and one object a token for chat, and in vLLM's for prompts."""
 
 from __future__ import annotations
 
-import codecs
 import math
+from collections.abc import Callable, Sequence
 
 from octavo.protocol.outputs import Logprob, PositionLogprobs
-from octavo.server.context import Tokenizer
-from octavo.server.responses import ChatLogprob, ChatLogprobs, CompletionLogprobs, TopLogprob
+from octavo.server.responses import ChatLogprob, ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TopLogprob
+from octavo.text.detokenizer import IncrementalDetokenizer
+from octavo.text.tokenizer import Tokenizer
 
 # JSON has no infinity: a token that a mask or underflow ruled out gets vLLM's stand-in.
 LOWEST = -9999.0
+# How a token is written.
+Spell = Callable[[int], str]
 
 
 def finite(logprob: float) -> float:
@@ -26,30 +29,35 @@ def token_string(data: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-class TextOffsets:
-    """Where each token starts in a choice's text, in characters; a character counts where its last byte comes."""
+def spelling(tokenizer: Tokenizer, *, as_ids: bool) -> Spell:
+    """Tokens as their text, or as `token_id:ID`."""
+    return (lambda token_id: f"token_id:{token_id}") if as_ids else (lambda token_id: token_string(tokenizer.token_bytes(token_id)))
 
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+class TextOffsets:
+    """Where each token of a text starts, in characters; a character counts where its last byte comes. What is left out of the text, such as
+    special tokens, has no length. The text begins after `prompt_ids`."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], *, skip_special_tokens: bool, spaces: bool) -> None:
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_ids, skip_special_tokens, spaces)
         self._length = 0
 
-    def advance(self, data: bytes) -> int:
-        """The offset at which a token of these bytes starts."""
+    def advance(self, token_id: int) -> int:
+        """The offset at which this token starts, which is the next one."""
         offset = self._length
-        self._length += len(self._decoder.decode(data))
+        self._length += len(self._detokenizer.push([token_id]))
         return offset
 
 
-def completion_logprobs(positions: list[PositionLogprobs], tokenizer: Tokenizer, offsets: TextOffsets) -> CompletionLogprobs:
-    """The legacy shape of `positions`, of which each lists the sampled token first."""
+def completion_logprobs(positions: Sequence[PositionLogprobs], spell: Spell, offsets: TextOffsets) -> CompletionLogprobs:
+    """The legacy shape of `positions`, of which each lists first the token that is there."""
     result = CompletionLogprobs([], [], [], [])
     for position in positions:
         strings: dict[str, float] = {}
         for index, (token_id, logprob) in enumerate(position.items()):
-            data = tokenizer.token_bytes(token_id)
-            text = token_string(data)
+            text = spell(token_id)
             if index == 0:
-                result.text_offset.append(offsets.advance(data))
+                result.text_offset.append(offsets.advance(token_id))
                 result.tokens.append(text)
                 result.token_logprobs.append(finite(logprob.logprob))
             # Two ids may read alike; the likelier one stands.
@@ -58,14 +66,45 @@ def completion_logprobs(positions: list[PositionLogprobs], tokenizer: Tokenizer,
     return result
 
 
-def chat_logprobs(positions: list[PositionLogprobs], tokenizer: Tokenizer, count: int) -> ChatLogprobs:
+def echoed_logprobs(
+    prompt_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], count: int, spell: Spell, offsets: TextOffsets
+) -> CompletionLogprobs:
+    """The legacy shape of a prompt's `positions`, with the `count` most likely tokens at each; nothing is known of the first."""
+    result = CompletionLogprobs([offsets.advance(prompt_ids[0])], [None], [spell(prompt_ids[0])], [None])
+    known = [first(position, count) for position in positions if position is not None]
+    rest = completion_logprobs(known, spell, offsets)
+    for name in CompletionLogprobs.__struct_fields__:
+        getattr(result, name).extend(getattr(rest, name))
+    return result
+
+
+def first(position: PositionLogprobs, count: int) -> PositionLogprobs:
+    """The token that is there, and the `count` most likely ones."""
+    (there, logprob), *others = position.items()
+    return {there: logprob} | {token_id: other for token_id, other in others if other.rank is not None and other.rank <= count}
+
+
+def prompt_logprobs(positions: Sequence[PositionLogprobs | None] | None, count: int) -> PromptLogprobs:
+    """vLLM's shape of a prompt's `positions`, with the `count` most likely tokens at each."""
+    return [
+        None
+        if position is None
+        else {
+            str(token_id): PromptLogprob(finite(logprob.logprob), logprob.rank, logprob.decoded_token)
+            for token_id, logprob in first(position, count).items()
+        }
+        for position in positions or ()
+    ]
+
+
+def chat_logprobs(positions: list[PositionLogprobs], tokenizer: Tokenizer, count: int, *, as_ids: bool = False) -> ChatLogprobs:
     """The chat shape of `positions`, with the `count` most likely tokens at each."""
     content = []
+    spell = spelling(tokenizer, as_ids=as_ids)
     for position in positions:
         sampled, logprob = next(iter(position.items()))
-        data = tokenizer.token_bytes(sampled)
-        top = [_top(token_id, candidate, tokenizer) for token_id, candidate in _most_likely(position, count)]
-        content.append(ChatLogprob(token_string(data), finite(logprob.logprob), list(data), top))
+        top = [_top(token_id, candidate, tokenizer, spell) for token_id, candidate in _most_likely(position, count)]
+        content.append(ChatLogprob(spell(sampled), finite(logprob.logprob), list(tokenizer.token_bytes(sampled)), top))
     return ChatLogprobs(content)
 
 
@@ -75,6 +114,5 @@ def _most_likely(position: PositionLogprobs, count: int) -> list[tuple[int, Logp
     return ranked[:count]
 
 
-def _top(token_id: int, logprob: Logprob, tokenizer: Tokenizer) -> TopLogprob:
-    data = tokenizer.token_bytes(token_id)
-    return TopLogprob(token_string(data), finite(logprob.logprob), list(data))
+def _top(token_id: int, logprob: Logprob, tokenizer: Tokenizer, spell: Spell) -> TopLogprob:
+    return TopLogprob(spell(token_id), finite(logprob.logprob), list(tokenizer.token_bytes(token_id)))

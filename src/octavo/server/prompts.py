@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
-from octavo.server.context import ServerContext, Tokenizer
+from octavo.server.context import ServerContext
+from octavo.server.requests import Generation
+from octavo.text.tokenizer import Tokenizer
 
 MAX_PROMPTS = 1024
 # Tokenizing this much text takes milliseconds; more goes to a thread, so that other requests' tokens keep flowing.
@@ -16,10 +18,11 @@ INLINE_CHARACTERS = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """Token ids, and the request's field that they came from."""
+    """Token ids, the request's field that they came from, and the text, if it was one and is whole."""
 
     token_ids: list[int]
     param: str
+    text: str | None = None
 
 
 def split_prompts(value: Any) -> list[tuple[str, str | list[Any]]]:
@@ -55,15 +58,44 @@ async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> l
     return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
 
 
-async def tokenize_prompts(ctx: ServerContext, value: Any, add_special_tokens: bool) -> list[TokenPrompt]:
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How many tokens of a prompt are kept, None for all, and whether at its beginning in place of its end."""
+
+    count: int | None
+    keep_first: bool
+
+    def __call__(self, token_ids: list[int]) -> list[int]:
+        """What is kept."""
+        if self.count is None or len(token_ids) <= self.count:
+            return token_ids
+        return token_ids[: self.count] if self.keep_first else token_ids[-self.count :]
+
+
+def truncation(request: Generation, max_model_len: int, max_tokens: int | None) -> Truncation:
+    """How the prompts of `request`, which wants `max_tokens` of output, are truncated. Raises InvalidRequestError for a number that can't
+    be."""
+    count = request.truncate_prompt_tokens
+    if count is None and request.truncation_side is not None:
+        raise InvalidRequestError("truncation_side: needs truncate_prompt_tokens.", param="truncation_side")
+    if count == 0:
+        raise InvalidRequestError("truncate_prompt_tokens: must be -1 or at least 1, not 0.", param="truncate_prompt_tokens")
+    if count == -1:
+        count = max(1, max_model_len - (max_tokens or 1))
+    return Truncation(count, request.truncation_side == "right")
+
+
+async def tokenize_prompts(ctx: ServerContext, value: Any, add_special_tokens: bool, truncate: Truncation) -> list[TokenPrompt]:
     """The token ids of each prompt in a `prompt` field. Raises InvalidRequestError for one that is empty, too long or out of range."""
     prompts = []
     for path, prompt in split_prompts(value):
         token_ids = await encode(ctx.llm.tokenizer, prompt, add_special_tokens) if isinstance(prompt, str) else prompt
-        check_fits(token_ids, ctx.llm.info.max_model_len, path)
+        kept = truncate(token_ids)
+        check_fits(kept, ctx.llm.info.max_model_len, path)
         if isinstance(prompt, list):
             check_token_ids(token_ids, ctx.llm.info.vocab_size, path)
-        prompts.append(TokenPrompt(token_ids, path))
+        text = prompt if isinstance(prompt, str) and len(kept) == len(token_ids) else None
+        prompts.append(TokenPrompt(kept, path, text))
     return prompts
 
 

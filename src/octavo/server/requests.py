@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from octavo.api.prompts import LONGEST_SALT
 from octavo.protocol.beam_search import MAX_LENGTH_PENALTY
-from octavo.server.fields import CHAT_OFF, COMPLETION_OFF, TOKENIZE_OFF, OffValues
+from octavo.server.fields import CHAT_OFF, COMPLETION_OFF, GENERATE_OFF, TOKENIZE_OFF, OffValues
 from octavo.server.tool_fields import ToolChoice, Tools
 
 INT32_MAX = 2**31 - 1
@@ -17,6 +17,9 @@ INT32_MAX = 2**31 - 1
 SEED_MAX = 2**63 - 1
 MAX_STOP_STRINGS = 64
 MAX_N = 128
+
+# Printable ASCII: the id of a request ends up in headers, logs and bodies.
+ID_PATTERN, LONGEST_ID = r"^[!-~]+(?![\s\S])", 128
 
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 PROMPT_SCHEMA = {
@@ -107,11 +110,23 @@ class Generation(Body):
     length_penalty: Annotated[float, Meta(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = None
     early_stopping: bool | Literal["never"] | None = None
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    request_id: Annotated[str, Meta(pattern=ID_PATTERN, max_length=LONGEST_ID)] | None = None
 
 
-class CompletionRequest(Generation, kw_only=True):
+class TokenGeneration(Generation):
+    """What a reply that has a place for tokens may tell of them."""
+
+    prompt_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+
+class CompletionRequest(TokenGeneration, kw_only=True):
     """POST /v1/completions. `prompt` is a string, a list of strings, a list of token ids, or a list of such lists; chat `messages` may
-    stand in its place, and what the chat template makes of them is then completed. Of `best_of` completions the best `n` are returned."""
+    stand in its place, and what the chat template makes of them is then completed. Of `best_of` completions the best `n` are returned. With
+    `echo` each begins with its prompt; then, or with `prompt_logprobs`, `max_tokens` may be 0."""
 
     off_values: ClassVar[OffValues] = COMPLETION_OFF
 
@@ -119,17 +134,19 @@ class CompletionRequest(Generation, kw_only=True):
     messages: Messages | None = None
     logprobs: Annotated[int, Meta(ge=0)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
+    echo: bool | None = None
 
 
 class GenerateRequest(Generation, kw_only=True):
     """POST /generate. The reply is text alone, so that there is nothing that logprobs could stand in."""
 
-    off_values: ClassVar[OffValues] = COMPLETION_OFF
+    off_values: ClassVar[OffValues] = GENERATE_OFF
 
     prompt: NonEmpty
 
 
-class ChatRequest(Generation, kw_only=True):
+class ChatRequest(TokenGeneration, kw_only=True):
     """POST /v1/chat/completions. `max_completion_tokens` wins over the older `max_tokens`. `echo` puts the last message before its
     continuation; `include_reasoning` false leaves out what the model thinks."""
 

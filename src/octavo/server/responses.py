@@ -31,18 +31,32 @@ class Usage(Struct):
 
 
 class CompletionLogprobs(Struct):
-    """One entry a token. `text_offset` counts characters from the start of the choice's text; `top_logprobs` hold the sampled token too."""
+    """One entry a token. `text_offset` counts characters from the start of the choice's text; `top_logprobs` hold the sampled token too.
+    The first token of a prompt that is echoed has no logprob."""
 
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class PromptLogprob(Struct):
+    """One candidate at a position of the prompt. `rank` is 1 for the most likely token."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str | None
+
+
+# Token id → PromptLogprob at each position; null at the first, which follows nothing.
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 class CompletionChoice(Struct):
     """One choice of a completion, or a piece of one.
 
-    `stop_reason` is the stop string or stop token id that ended it, null for the model's own end token.
+    `stop_reason` is the stop string or stop token id that ended it, null for the model's own end token. The token ids are there with
+    `return_token_ids`, those of the prompt in a stream's first chunk.
     """
 
     index: int
@@ -50,6 +64,9 @@ class CompletionChoice(Struct):
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class GeneratedText(Struct):
@@ -128,6 +145,7 @@ class ChatChoice(Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(Struct, kw_only=True):
@@ -140,6 +158,8 @@ class ChatCompletion(Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Delta(Struct):
@@ -159,10 +179,11 @@ class ChunkChoice(Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(Struct, kw_only=True):
-    """One event of a streamed chat completion."""
+    """One event of a streamed chat completion. The first has the prompt's token ids, with `return_token_ids`."""
 
     id: str
     object: str = "chat.completion.chunk"
@@ -171,6 +192,7 @@ class ChatChunk(Struct, kw_only=True):
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | None = None
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class ModelCard(Struct, kw_only=True):

@@ -9,7 +9,7 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.sampling import SamplingParams
 from octavo.server.beams import beam_params
 from octavo.server.context import ServerContext
-from octavo.server.requests import Generation
+from octavo.server.requests import Generation, TokenGeneration
 
 _FIELDS = (
     "temperature",
@@ -36,8 +36,14 @@ def check_logprobs(logprobs: int | None, ctx: ServerContext, param: str) -> None
         raise InvalidRequestError(f"{param}: may be at most {ctx.options.max_logprobs} on this server, not {logprobs}.", param=param)
 
 
+def check_prompt_logprobs(request: TokenGeneration) -> None:
+    """Raises InvalidRequestError where the prompt's logprobs have no place in the reply: vLLM's chunks have none either."""
+    if request.stream and request.prompt_logprobs is not None:
+        raise InvalidRequestError("prompt_logprobs: can't be streamed.", param="prompt_logprobs")
+
+
 def generation_params(
-    request: Generation, ctx: ServerContext, *, computed: int, max_tokens: int, logprobs: int | None
+    request: Generation, ctx: ServerContext, *, computed: int, max_tokens: int, logprobs: int | None, prompt_logprobs: int | None = None
 ) -> SamplingParams | BeamSearchParams:
     """How to make `computed` completions of each prompt, of which `n` are returned. Where there are more, they have logprobs in any case.
 
@@ -47,7 +53,9 @@ def generation_params(
         return beam_params(request, computed, max_tokens)
     chooses = computed > (request.n or 1)
     try:
-        return sampling_params(request, ctx, n=computed, max_tokens=max_tokens, logprobs=logprobs or 0 if chooses else logprobs)
+        params = sampling_params(request, ctx, n=computed, max_tokens=max_tokens, logprobs=logprobs or 0 if chooses else logprobs)
+        params.prompt_logprobs = prompt_logprobs
+        return params
     except InvalidRequestError as error:
         if error.param == "n" and chooses:
             raise InvalidRequestError(error.message.replace("n must", "best_of must", 1), param="best_of") from None

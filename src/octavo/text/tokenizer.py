@@ -77,10 +77,12 @@ class Tokenizer:
             ids = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids that are no token give nothing."""
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True, *, whole: bool = True) -> str:
+        """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids that are no token give nothing. Unless this is the `whole` text,
+        half a character at its end is left out: what follows may bring the rest."""
         decoder = TextAssembler(self, skip_special_tokens)
-        return decoder.feed(ids) + decoder.finish()
+        text = decoder.feed(ids)
+        return text + decoder.finish() if whole else text
 
     def token_text(self, token_id: int) -> str:
         """One token on its own, as a logprob entry shows it: its leading space is kept, half a character is U+FFFD."""

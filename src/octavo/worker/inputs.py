@@ -15,14 +15,17 @@ NOT_WRITTEN = -1
 
 def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size: int) -> StepInputs:
     """Lays out each request's next `count` tokens, in order, the first `cached` of which are not written; a request whose last known token
-    is among them gets a row of logits."""
+    is among them gets a row of logits, and so do tokens before one of a prompt whose logprobs are wanted."""
     # Lists, each made an array once: a step of one token pays for every call of numpy, whose code has left the caches since the last step.
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    starts, lengths, logit_rows, tables = [0], [], [], []
+    starts, lengths, tables = [0], [], []
+    logit_rows: list[int] = []
     for request, count, cached in scheduled:
         first, last = request.num_computed, request.num_computed + count
+        told = request.rows_told(count)
+        logit_rows += range(len(token_ids), len(token_ids) + told)
         token_ids += request.token_ids.values(first, last)
         positions += range(first, last)
         if cached:

@@ -58,7 +58,7 @@ class GrowingArray:
 @dataclass(slots=True)
 class WorkerRequest:
     """Tokens, blocks and progress of one request on this worker; `row` is what the sampler needs of it. A `beam` takes no token by
-    itself."""
+    itself. Logprobs of the prompt are told as `prompt_row` says, if there is one."""
 
     request_id: str
     token_ids: GrowingArray
@@ -66,6 +66,21 @@ class WorkerRequest:
     block_ids: GrowingArray
     row: SamplingRow
     beam: bool = False
+    prompt_row: SamplingRow | None = None
+
+    def rows_told(self, count: int) -> int:
+        """How many of its next `count` tokens come before one of the prompt whose logprobs are wanted: the first of them."""
+        if self.prompt_row is None:
+            return 0
+        return max(0, min(count, self.row.num_prompt_tokens - 1 - self.num_computed))
+
+    def told_rows(self, count: int) -> list[SamplingRow]:
+        """What the sampler needs to tell of these."""
+        row, first = self.prompt_row, self.num_computed + 1
+        if row is None:
+            return []
+        tokens = self.token_ids.values(first, first + self.rows_told(count))
+        return [replace(row, position=position, given=token_id) for position, token_id in enumerate(tokens, first)]
 
     def fork(self, request_id: str) -> WorkerRequest:
         """A request of another name that has come as far."""

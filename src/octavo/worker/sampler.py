@@ -32,7 +32,8 @@ class SamplingRow:
     `num_prompt_tokens` of them from the prompt. `token_ids` may be the worker's own growing list. `seed` is the request's 64-bit seed,
     never None. `eos_token_ids` are the model's end tokens. Penalty counts are built at first need and grow by what is new, so one
     row used throughout costs O(1) a token, while a fresh one (after a preemption) gives the same bits. `record` is `sampling` and `seed`
-    as a program that samples by itself takes them.
+    as a program that samples by itself takes them. A `given` token, if it is not −1, is at that place already: nothing is chosen, and only
+    its logprobs are wanted.
     """
 
     sampling: SamplingParams
@@ -43,6 +44,7 @@ class SamplingRow:
     eos_token_ids: Sequence[int] = ()
     penalties: PenaltyState | None = field(default=None, repr=False, compare=False)
     record: bytes | None = field(default=None, repr=False, compare=False)
+    given: int = -1
 
     @property
     def changes_logits(self) -> bool:
@@ -125,6 +127,8 @@ class Sampler:
         if not math.isfinite(raw_top):
             why = NoToken.NOTHING if raw_top == -math.inf else NoToken.NAN if math.isnan(raw_top) else NoToken.INFINITY
             return failed(why, row)
+        if row.given >= 0:
+            return Sampled(row.given, self._logprobs(raw, raw_top, row.given, row.sampling.logprobs or 0))
         values, top = raw, raw_top
         if row.changes_logits:
             values = self._changed(raw, row)

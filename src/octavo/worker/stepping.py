@@ -57,6 +57,7 @@ def pack(rows: Sequence[SamplingRow], vocab_size: int) -> SamplingInputs:
     """The rows as a program takes them."""
     records = np.frombuffer(bytearray().join([row.record or _record(row) for row in rows]), ROW)
     records["position"] = [row.position for row in rows]
+    records["given"] = [row.given for row in rows]
     ids: list[npt.NDArray[np.int32] | npt.NDArray[np.int64]] = []
     counts: list[npt.NDArray[np.int32] | npt.NDArray[np.float32]] = []
     for place, row in enumerate(rows):

@@ -6,9 +6,10 @@ import time
 
 from octavo.backends.base import Program
 from octavo.protocol.plan import Continuation, NewRequest, SampledToken, StepPlan, StepResult
+from octavo.protocol.sampling import SamplingParams
 from octavo.worker.inputs import build_inputs
 from octavo.worker.request import GrowingArray, WorkerRequest
-from octavo.worker.sampler import Sampled, SamplingRow
+from octavo.worker.sampler import Sampled, SampleFailed, SamplingRow
 from octavo.worker.stepping import stepper_for
 from octavo.worker.swap_memory import SwapMemory
 
@@ -58,7 +59,10 @@ class Worker:
             self._requests[new.request_id] = _describe(new)
         if not plan.scheduled:
             return StepResult()
-        scheduled, due = [], []
+        scheduled: list[tuple[WorkerRequest, int, int]] = []
+        rows: list[SamplingRow] = []
+        # Whose each of the rows is, and whether a token is chosen from it.
+        owners: list[tuple[WorkerRequest, bool]] = []
         for share in plan.scheduled:
             request = self._requests[share.request_id]
             for place, block_id in share.replaced_blocks:
@@ -67,22 +71,19 @@ class Worker:
                 request.block_ids.extend(share.new_block_ids)
             scheduled.append((request, share.num_tokens, share.num_cached))
             known = len(request.token_ids)
+            if request.prompt_row is not None:
+                told = request.told_rows(share.num_tokens)
+                rows += told
+                owners += [(request, False)] * len(told)
             if request.num_computed + share.num_tokens == known:
                 request.row.position = known
                 request.row.token_ids = request.token_ids.view
-                due.append(request)
-        results = self._stepper.run(build_inputs(scheduled, self._block_size), [request.row for request in due])
+                rows.append(request.row)
+                owners.append((request, True))
+        results = self._stepper.run(build_inputs(scheduled, self._block_size), rows)
         for request, count, _ in scheduled:
             request.num_computed += count
-        result = StepResult()
-        for request, sampled in zip(due, results, strict=True):
-            if isinstance(sampled, Sampled):
-                if not request.beam:
-                    request.token_ids.append(sampled.token_id)
-                result.sampled.append(SampledToken(request.request_id, sampled.token_id, sampled.logprobs))
-            else:
-                result.failed[request.request_id] = sampled.reason
-        return result
+        return _result(owners, results)
 
     def read_block(self, block_id: int) -> bytes:
         """What a block of the KV cache holds, in bytes of the backend's own order."""
@@ -108,10 +109,28 @@ class Worker:
         self._program.close()
 
 
+def _result(owners: list[tuple[WorkerRequest, bool]], results: list[Sampled | SampleFailed]) -> StepResult:
+    """What each row gave its request."""
+    result = StepResult()
+    for (request, chosen), sampled in zip(owners, results, strict=True):
+        if not isinstance(sampled, Sampled):
+            result.failed.setdefault(request.request_id, sampled.reason)
+        elif chosen:
+            if not request.beam:
+                request.token_ids.append(sampled.token_id)
+            result.sampled.append(SampledToken(request.request_id, sampled.token_id, sampled.logprobs))
+        elif sampled.logprobs is not None:
+            result.prompt_logprobs.setdefault(request.request_id, []).append(sampled.logprobs)
+    return result
+
+
 def _describe(new: NewRequest) -> WorkerRequest:
     tokens = GrowingArray(new.token_ids)
     seed = new.sampling.seed
     if seed is None:
         raise ValueError(f"request {new.request_id} reached the worker without a seed")
     row = SamplingRow(new.sampling, seed, len(tokens), tokens.view, new.num_prompt_tokens, new.eos_token_ids)
-    return WorkerRequest(new.request_id, tokens, new.num_computed_tokens, GrowingArray([]), row, new.beam)
+    told = None
+    if new.sampling.prompt_logprobs is not None:
+        told = SamplingRow(SamplingParams(temperature=0, logprobs=new.sampling.prompt_logprobs), 0, 0, (), new.num_prompt_tokens)
+    return WorkerRequest(new.request_id, tokens, new.num_computed_tokens, GrowingArray([]), row, new.beam, told)
