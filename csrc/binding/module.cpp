@@ -138,10 +138,10 @@ class BoundProgram {
   // A step and its sampling in one call; see SamplingInputs and SamplingResults. `records` holds a SamplingRow for each of logit_rows.
   Results run_and_sample(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
                          const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows, const Records& records,
-                         const Integers& ids, const Integers& counts) {
+                         const Integers& ids, const Integers& counts, const Integers& bias_ids, const Floats& biases, const Table& masks) {
     const Turn turn(running_);
     const StepInputs step = step_of(token_ids, positions, slots, query_starts, sequence_lengths, block_tables, logit_rows);
-    const SamplingInputs sampling = sampling_of(records, ids, counts);
+    const SamplingInputs sampling = sampling_of(records, ids, counts, bias_ids, biases, masks);
     const SamplingResults* results = nullptr;
     {
       nb::gil_scoped_release release;
@@ -162,9 +162,10 @@ class BoundProgram {
     std::memcpy(target, bytes.data(), bytes.size());
   }
 
-  Results sample(const GivenLogits& logits, const Records& records, const Integers& ids, const Integers& counts) {
+  Results sample(const GivenLogits& logits, const Records& records, const Integers& ids, const Integers& counts, const Integers& bias_ids,
+                 const Floats& biases, const Table& masks) {
     const Turn turn(running_);
-    const SamplingInputs sampling = sampling_of(records, ids, counts);
+    const SamplingInputs sampling = sampling_of(records, ids, counts, bias_ids, biases, masks);
     const bool fits = logits.shape(0) == sampling.rows.size() && logits.shape(1) == program_.vocabulary();
     require(fits, "the logits have another shape than the rows");
     const SamplingResults* results = nullptr;
@@ -186,10 +187,21 @@ class BoundProgram {
     return step;
   }
 
-  static SamplingInputs sampling_of(const Records& records, const Integers& ids, const Integers& counts) {
+  SamplingInputs sampling_of(const Records& records, const Integers& ids, const Integers& counts, const Integers& bias_ids,
+                             const Floats& biases, const Table& masks) const {
     require(records.shape(0) % sizeof(SamplingRow) == 0, "the rows to sample have another size than the sampler's");
     require(ids.shape(0) == counts.shape(0), "the tokens to change and their counts differ in number");
-    SamplingInputs sampling{std::vector<SamplingRow>(records.shape(0) / sizeof(SamplingRow)), ids.data(), counts.data(), ids.shape(0)};
+    require(bias_ids.shape(0) == biases.shape(0), "the tokens to bias and their biases differ in number");
+    require(masks.shape(0) == 0 || masks.shape(1) == (program_.vocabulary() + 31) / 32, "the masks have another width than the vocabulary");
+    SamplingInputs sampling{std::vector<SamplingRow>(records.shape(0) / sizeof(SamplingRow)),
+                            ids.data(),
+                            counts.data(),
+                            ids.shape(0),
+                            bias_ids.data(),
+                            biases.data(),
+                            biases.shape(0),
+                            masks.data(),
+                            masks.shape(0)};
     if (!sampling.rows.empty()) std::memcpy(sampling.rows.data(), records.data(), records.shape(0));
     return sampling;
   }

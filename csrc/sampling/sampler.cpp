@@ -35,6 +35,7 @@ Sampler::Scratch::Scratch(std::size_t size)
 // The scale is the largest power of two for which the sum of a whole row of such weights stays exact in float64.
 Sampler::Sampler(std::size_t vocabulary, int threads, const Kernels& kernels)
     : vocabulary_(vocabulary),
+      words_((vocabulary + 31) / 32),
       threads_(static_cast<std::size_t>(threads)),
       scale_(std::ldexp(1.0f, 52 - static_cast<int>(std::bit_width(vocabulary - 1)))),
       kernels_(kernels) {
@@ -47,18 +48,25 @@ std::size_t Sampler::tops(const SamplingRow& row) const {
 
 void Sampler::prepare(const SamplingInputs& inputs) {
   places_.clear();
-  Place place{0, 0, 0};
+  Place place{0, 0, 0, 0};
   for (const SamplingRow& row : inputs.rows) {
     require(row.temperature >= 0.0f && row.temperature < kInfinity, "a temperature is out of range");
     require(row.top_p > 0.0 && row.top_p <= 1.0 && row.min_p >= 0.0f && row.min_p <= 1.0f, "a share to sample from is out of range");
-    require(row.top_k >= 0 && row.logprobs >= -1 && row.changes >= 0, "a count of a row to sample is negative");
+    require(row.top_k >= 0 && row.logprobs >= -1 && row.changes >= 0 && row.biases >= 0, "a count of a row to sample is negative");
     require(row.given < 0 || static_cast<std::size_t>(row.given) < vocabulary_, "a given token id is out of range");
+    require(row.mask >= -1 && (row.mask < 0 || static_cast<std::size_t>(row.mask) < inputs.masks), "a row's mask is out of range");
     places_.push_back(place);
     place.changes += static_cast<std::size_t>(row.changes);
+    place.biases += static_cast<std::size_t>(row.biases);
     place.logprobs += row.logprobs >= 0;
     place.tops += tops(row);
   }
   require(place.changes == inputs.changes, "the rows' changes differ in number from those given");
+  require(place.biases == inputs.biases, "the rows' biases differ in number from those given");
+  for (std::size_t i = 0; i < inputs.biases; ++i) {
+    require(inputs.bias_ids[i] >= 0 && static_cast<std::size_t>(inputs.bias_ids[i]) < vocabulary_, "a token id to bias is out of range");
+    require(std::isfinite(inputs.bias[i]), "a bias is not a number");
+  }
   for (std::size_t i = 0; i < inputs.changes; ++i) {
     require(inputs.ids[i] >= 0 && static_cast<std::size_t>(inputs.ids[i]) < vocabulary_, "a token id to change is out of range");
     require(inputs.counts[i] >= -1, "a token to change has a negative count");
@@ -91,8 +99,8 @@ std::int32_t Sampler::sample_row(const SamplingInputs& inputs, std::size_t index
   }
   const float *values = raw, *maxima = scratch.raw_maxima.data();
   float top = raw_top;
-  if (row.changes > 0) {
-    std::copy_n(raw, vocabulary_, scratch.values.begin());
+  if (row.changes > 0 || row.biases > 0 || row.mask >= 0) {
+    mask(inputs, row, raw, scratch.values.data());
     change(inputs, index, scratch.values.data());
     values = scratch.values.data();
     maxima = scratch.maxima.data();
@@ -106,9 +114,25 @@ std::int32_t Sampler::sample_row(const SamplingInputs& inputs, std::size_t index
   return static_cast<std::int32_t>(token);
 }
 
-// Penalties as octavo.worker.penalties has them, then what can't be chosen: a penalty never changes −infinity.
+// The row with −infinity for what its mask leaves out, which nothing that follows changes.
+void Sampler::mask(const SamplingInputs& inputs, const SamplingRow& row, const float* raw, float* values) const {
+  if (row.mask < 0) {
+    std::copy_n(raw, vocabulary_, values);
+    return;
+  }
+  const std::int32_t* words = inputs.mask_words + static_cast<std::size_t>(row.mask) * words_;
+  for (std::size_t begin = 0; begin < vocabulary_; begin += 32) {
+    const auto bits = static_cast<std::uint32_t>(words[begin / 32]);
+    const std::size_t count = std::min<std::size_t>(32, vocabulary_ - begin);
+    for (std::size_t i = 0; i < count; ++i) values[begin + i] = (bits >> i & 1u) != 0 ? raw[begin + i] : -kInfinity;
+  }
+}
+
+// Biases, then penalties as octavo.worker.penalties has them, then what can't be chosen: a penalty never changes −infinity.
 void Sampler::change(const SamplingInputs& inputs, std::size_t index, float* values) const {
   const SamplingRow& row = inputs.rows[index];
+  const std::size_t first_bias = places_[index].biases, last_bias = first_bias + static_cast<std::size_t>(row.biases);
+  for (std::size_t i = first_bias; i < last_bias; ++i) values[inputs.bias_ids[i]] += inputs.bias[i];
   const std::size_t first = places_[index].changes, last = first + static_cast<std::size_t>(row.changes);
   for (std::size_t i = first; i < last; ++i) {
     float& value = values[inputs.ids[i]];

@@ -24,15 +24,24 @@ struct SamplingRow {
   std::int32_t logprobs;  // most likely tokens wanted beside the chosen one; −1 for no logprobs at all
   std::int32_t changes;   // of the step's changes, those that are this row's
   std::int32_t given;     // the token whose logprobs are wanted, in place of one to choose; −1 to choose one
+  std::int32_t biases;    // of the step's biases, those that are this row's
+  std::int32_t mask;      // which of the step's masks says what may be chosen; −1 for none
 };
-static_assert(sizeof(SamplingRow) == 64);
+static_assert(sizeof(SamplingRow) == 72);
 
 // Tokens whose logits change first: ids[i] was generated counts[i] times, 0 if it is of the prompt alone; −1 for one that can't be chosen.
+// Before that bias[i] is added to the logit of bias_ids[i]. A mask has a bit for each token that may be chosen, 32 to a word, the lowest
+// first.
 struct SamplingInputs {
   std::vector<SamplingRow> rows;
   const std::int32_t* ids;
   const std::int32_t* counts;
   std::size_t changes;
+  const std::int32_t* bias_ids;
+  const float* bias;
+  std::size_t biases;
+  const std::int32_t* mask_words;
+  std::size_t masks;
 };
 
 // Why a row has no token; in a token's place.
@@ -70,18 +79,20 @@ class Sampler {
     std::vector<double> sums;
     ChoiceScratch choice;
   };
-  // Where a row's changes and logprobs begin.
+  // Where a row's changes, biases and logprobs begin.
   struct Place {
-    std::size_t changes, logprobs, tops;
+    std::size_t changes, biases, logprobs, tops;
   };
 
   std::int32_t sample_row(const SamplingInputs& inputs, std::size_t index, const float* raw, Scratch& scratch);
+  void mask(const SamplingInputs& inputs, const SamplingRow& row, const float* raw, float* values) const;
   void change(const SamplingInputs& inputs, std::size_t index, float* values) const;
   std::size_t choose(const SamplingRow& row, const float* values, const float* maxima, float top, Scratch& scratch) const;
   void add_logprobs(const SamplingRow& row, const Place& place, const float* raw, float top, std::size_t token, Scratch& scratch);
   std::size_t tops(const SamplingRow& row) const;
 
   std::size_t vocabulary_;
+  std::size_t words_;  // of a mask
   std::size_t threads_;
   float scale_;
   const Kernels& kernels_;

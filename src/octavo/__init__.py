@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from octavo.protocol.beam_search import BeamSearchParams
     from octavo.protocol.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, Logprob, RequestOutput
     from octavo.protocol.sampling import SamplingParams
+    from octavo.protocol.structured_outputs import StructuredOutputsParams
 
 _HOMES = {
     "LLM": "octavo.api.llm",
@@ -27,6 +28,7 @@ _HOMES = {
     "BeamSearchParams": "octavo.protocol.beam_search",
     "BeamSearchOutput": "octavo.protocol.outputs",
     "BeamSearchSequence": "octavo.protocol.outputs",
+    "StructuredOutputsParams": "octavo.protocol.structured_outputs",
 }
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Logprob",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
 ]
 

@@ -11,7 +11,7 @@ from octavo.cli.flags import flag_name
 from octavo.cli.main import main
 from octavo.cli.refused import REFUSED
 from octavo.cli.serve import serve
-from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, StructuredOutputsConfig
 from octavo.config.server import ServerOptions
 
 
@@ -54,6 +54,7 @@ def test_every_flag_reaches_its_field(run):
         *["--dtype", "half"],
         *["--no-enable-prefix-caching", "--kv-cache-dtype", "int8", "--scheduling-policy", "priority"],
         *["--swap-space", "4GiB", "--preemption-mode", "swap"],
+        *["--max-grammar-size", "1MiB", "--max-compiled-grammars", "9"],
         *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "cpu", "--threads", "2", "--no-pin-threads", "--seed", "5"],
         *[
             "--host",
@@ -79,6 +80,7 @@ def test_every_flag_reaches_its_field(run):
         cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False, "int8", swap_space=4 * 2**30),
         scheduler=SchedulerConfig(64, 3, "priority", "swap"),
         backend=BackendConfig("cpu", 2, pin_threads=False),
+        structured_outputs=StructuredOutputsConfig(2**20, 9),
         seed=5,
     )
     assert options == ServerOptions(
@@ -106,6 +108,7 @@ def test_every_flag_reaches_its_field(run):
         (config.cache, CacheConfig()),
         (config.scheduler, SchedulerConfig()),
         (config.backend, BackendConfig()),
+        (config.structured_outputs, StructuredOutputsConfig()),
         (config, EngineConfig()),
         (options, ServerOptions()),
     ]:
@@ -116,7 +119,7 @@ def test_every_flag_reaches_its_field(run):
 
 
 def test_every_parameter_is_a_field():
-    kinds = (ModelConfig, CacheConfig, SchedulerConfig, BackendConfig, ServerOptions)
+    kinds = (ModelConfig, CacheConfig, SchedulerConfig, BackendConfig, StructuredOutputsConfig, ServerOptions)
     known = {field.name for kind in kinds for field in fields(kind)} | {"seed"}
     assert set(inspect.signature(serve).parameters) - {"ctx", "model_option"} == known
 

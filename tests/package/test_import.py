@@ -54,10 +54,16 @@ def test_nothing_loads_torch_or_transformers(code: str):
     assert not loaded_by(code) & {"torch", "transformers", "triton", "ray"}
 
 
+def test_grammars_are_loaded_with_the_first_one_only():
+    assert "llguidance" not in loaded_by(
+        "import octavo.server.run, octavo.engine.process; from octavo import LLM, AsyncLLM, StructuredOutputsParams"
+    )
+
+
 def test_the_public_surface():
     assert octavo.__all__ == [
         *("LLM", "AsyncLLM", "BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence"),
-        *("CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "__version__"),
+        *("CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"),
     ]
     assert set(octavo.__all__) <= set(dir(octavo))
     for name in octavo.__all__:

@@ -20,7 +20,7 @@ import octavo
 from octavo.backends.select import has_native
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 150_000_000
+LIMIT = 160_000_000
 WHEEL_LIMIT = 2_000_000
 
 

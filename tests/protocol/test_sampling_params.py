@@ -144,6 +144,7 @@ def test_defaults_are_those_of_vllm() -> None:
         "spaces_between_special_tokens": True,
         "include_stop_str_in_output": False,
         "truncate_prompt_tokens": None,
+        "structured_outputs": None,
     }
 
 
@@ -253,9 +254,12 @@ class TestFromOptional:
 
     @pytest.mark.parametrize("name", sorted(UNSUPPORTED_FIELDS))
     def test_a_field_that_this_version_lacks_is_named(self, name: str) -> None:
-        with pytest.raises(InvalidRequestError, match=f"^{name} is not supported by this version.$") as caught:
+        with pytest.raises(
+            InvalidRequestError, match=f"^{name} is not supported by this version(; use structured_outputs.*)?[.]$"
+        ) as caught:
             SamplingParams.from_optional(**{name: 1})
         assert caught.value.param == name
+        assert ("structured_outputs" in caught.value.message) is name.startswith("guided_")
 
     def test_an_unknown_field_is_named(self) -> None:
         with pytest.raises(InvalidRequestError, match=r"^top_q is not a sampling parameter; did you mean top_p\?$"):

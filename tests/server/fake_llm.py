@@ -7,7 +7,7 @@ import codecs
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from octavo.api.prompts import Prompt, prompt_parts
 from octavo.protocol.beam_search import BeamSearchParams
@@ -39,6 +39,7 @@ class ByteTokenizer:
     pieces = PieceDecoder()
     # What it puts before a text, where a test wants it to.
     start: int | None = None
+    special_tokens: ClassVar[dict[str, int]] = {"<|end|>": EOS}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [self.start] * (add_special_tokens and self.start is not None) + list(text.encode())

@@ -7,11 +7,17 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
-from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, StructuredOutputsConfig
 from octavo.protocol.errors import ConfigError
 from octavo.utils.nearest import did_you_mean
 
-PARTS: dict[str, Any] = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig, "backend": BackendConfig}
+PARTS: dict[str, Any] = {
+    "model": ModelConfig,
+    "cache": CacheConfig,
+    "scheduler": SchedulerConfig,
+    "backend": BackendConfig,
+    "structured_outputs": StructuredOutputsConfig,
+}
 
 # Fields of the configuration whose keyword has another name.
 OWN_NAMES = {"num_blocks_override": "num_gpu_blocks_override", "kv_cache_memory": "kv_cache_memory_bytes"}
@@ -20,7 +26,15 @@ OWN_NAMES = {"num_blocks_override": "num_gpu_blocks_override", "kv_cache_memory"
 FIELDS = {OWN_NAMES.get(each.name, each.name): (part, each.name) for part, kind in PARTS.items() for each in fields(kind)}
 
 # None is the default of these.
-_DEFAULTED = ("block_size", "gpu_memory_utilization", "enable_prefix_caching", "max_num_batched_tokens", "max_num_seqs")
+_DEFAULTED = (
+    "block_size",
+    "gpu_memory_utilization",
+    "enable_prefix_caching",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_grammar_size",
+    "max_compiled_grammars",
+)
 
 # Keywords of vLLM's with the values under which they change nothing here; any other value is refused by name.
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {

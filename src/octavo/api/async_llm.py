@@ -19,6 +19,7 @@ from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError, OctavoError
 from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.structured_outputs import StructuredOutputsParams
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineStats
 from octavo.text.tokenizer import Tokenizer
 
@@ -41,6 +42,7 @@ class AsyncLLM:
         self._waiting: dict[str, _Waiting] = {}
         self._keys: dict[str, str] = {}
         self._aborts: set[asyncio.Task[None]] = set()
+        self._knows_vocabulary = False
         self.stats = EngineStats()
 
     @classmethod
@@ -122,6 +124,7 @@ class AsyncLLM:
             request_id,
             stream,
             cumulative,
+            structured_outputs=sampling.structured_outputs if isinstance(sampling, SamplingParams) else None,
         )
 
     def beam_search(
@@ -145,9 +148,17 @@ class AsyncLLM:
         )
 
     async def _follow(
-        self, prepare: Callable[[], Generation], request_id: str, stream: bool, cumulative: bool = False
+        self,
+        prepare: Callable[[], Generation],
+        request_id: str,
+        stream: bool,
+        cumulative: bool = False,
+        structured_outputs: StructuredOutputsParams | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Sends a request to the engine and gives what comes of it."""
+        if structured_outputs is not None:
+            # Compiled aside: others must not wait for it. What it gives is kept, and found again by `prepare`.
+            await asyncio.to_thread(self._front.grammars.grammar, structured_outputs)
         if request_id in self._keys:
             raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
         if not self.is_alive:
@@ -156,6 +167,9 @@ class AsyncLLM:
         news = asyncio.Event()
         self._waiting[generation.key], self._keys[request_id] = _Waiting(generation, news), generation.key
         try:
+            if generation.grammar is not None and not self._knows_vocabulary:
+                self._knows_vocabulary = True
+                await self._engine.use_vocabulary(self._front.grammars.vocabulary)
             await self._engine.add(*generation.engine_requests())
             while True:
                 await news.wait()

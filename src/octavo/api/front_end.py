@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.api.generation import SEED_LIMIT, Generation
+from octavo.api.grammars import Grammars
 from octavo.api.prompts import Prompt, is_token_id, prompt_parts, truncated
 from octavo.config.engine import EngineConfig
 from octavo.config.values import settled
@@ -62,6 +63,8 @@ class FrontEnd:
         self._seeds = SeedSource(config.seed)
         self._keys = itertools.count()
         self._scheduler = config.scheduler
+        self._structured_outputs = config.structured_outputs
+        self._grammars: Grammars | None = None
         self._limits: Limits | None = None
         self._vocab_size = 0
 
@@ -71,6 +74,14 @@ class FrontEnd:
         policy, seats = self._scheduler.scheduling_policy, self._scheduler.max_num_seqs
         self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size, policy, seats, window)
         self._vocab_size = info.vocab_size
+        self._grammars = Grammars(self.tokenizer, self.eos_token_ids, info.vocab_size, self._structured_outputs)
+
+    @property
+    def grammars(self) -> Grammars:
+        """The grammars of structured outputs. Needs an engine."""
+        if self._grammars is None:
+            raise RuntimeError("no engine is attached")
+        return self._grammars
 
     def default_params(self) -> SamplingParams:
         """SamplingParams with the model's own defaults."""
@@ -90,7 +101,9 @@ class FrontEnd:
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(sampling).__name__}", param="sampling_params")
         sampling.verify(self._vocab_size)
         self._check_min_tokens(sampling)
-        return self._prepare(prompt, sampling, request_id, add_special_tokens, priority, None)
+        structured = sampling.structured_outputs
+        grammar = None if structured is None else self.grammars.grammar(structured)
+        return self._prepare(prompt, sampling, request_id, add_special_tokens, priority, None, grammar)
 
     def prepare_beam_search(
         self,
@@ -126,6 +139,7 @@ class FrontEnd:
         add_special_tokens: bool,
         priority: int,
         beam_search: BeamSearchParams | None,
+        grammar: str | None = None,
     ) -> Generation:
         if self._limits is None:
             raise RuntimeError("no engine is attached")
@@ -150,6 +164,7 @@ class FrontEnd:
             cache_salt=parts.cache_salt,
             priority=priority,
             beam_search=beam_search,
+            grammar=grammar,
         )
 
     def _check_min_tokens(self, sampling: SamplingParams) -> None:

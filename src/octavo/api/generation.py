@@ -37,6 +37,7 @@ class Generation:
         cache_salt: str | None = None,
         priority: int = 0,
         beam_search: BeamSearchParams | None = None,
+        grammar: str | None = None,
     ) -> None:
         self.key = key
         self.request_id = request_id
@@ -56,6 +57,7 @@ class Generation:
         self._tokenizer = tokenizer
         # The first token follows nothing.
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None if sampling.prompt_logprobs is None else [None]
+        self.grammar = grammar
 
     def engine_requests(self) -> Iterator[EngineRequest]:
         """One request for each sample, which draws with the seed `seed + i`, or one for all beams."""
@@ -71,6 +73,7 @@ class Generation:
                 # Once for all samples.
                 prompt_logprobs=None if sample.index else self.sampling.prompt_logprobs,
                 truncate_prompt_tokens=None,
+                structured_outputs=None,
             )
             yield EngineRequest(
                 request_id=self.engine_id(sample.index),
@@ -82,6 +85,7 @@ class Generation:
                 cache_salt=self._cache_salt,
                 priority=self._priority,
                 beam_search=self._beam_search,
+                grammar=self.grammar,
             )
 
     def engine_id(self, index: int) -> str:

@@ -101,6 +101,10 @@ class SamplingProgram(Program, Protocol):
         """Computes one step and chooses a token for each of its `logit_rows`."""
         ...
 
+    def sample(self, logits: npt.NDArray[np.float32], sampling: SamplingInputs) -> SamplingOutputs:
+        """Chooses a token for each row of `logits`, which the last `run` gave; `run` and this give what `run_and_sample` does."""
+        ...
+
 
 class Backend(Protocol):
     """A kind of device."""

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 # How one row is sampled: as `octavo.protocol.sampling.SamplingParams` says, with the random number's key. temperature 0 takes the highest
 # logit; top_k 0 is off; `logprobs` is the number of most likely tokens wanted beside the chosen one, −1 for no logprobs at all; `changes`
-# is how many of the step's changes are this row's. A `given` token, −1 for none, is not chosen: only its logprobs are wanted.
+# and `biases` are how many of the step's changes and biases are this row's, and `mask` is which of its masks, −1 for none. A `given` token,
+# −1 for none, is not chosen: only its logprobs are wanted.
 ROW = np.dtype(
     [
         ("seed", np.uint64),
@@ -25,6 +26,8 @@ ROW = np.dtype(
         ("logprobs", np.int32),
         ("changes", np.int32),
         ("given", np.int32),
+        ("biases", np.int32),
+        ("mask", np.int32),
     ],
     align=True,
 )
@@ -48,12 +51,17 @@ class SamplingInputs:
     """A ROW for each row of logits, and the tokens whose logits change before anything is chosen, row after row.
 
     `changed_counts` says how often the token of `changed_ids` at the same place was generated, 0 for one of the prompt alone (both bring
-    the row's penalties, of which only repetition looks at the prompt), or FORBIDDEN. Ids lie in the vocabulary.
+    the row's penalties, of which only repetition looks at the prompt), or FORBIDDEN. Before that `biases` are added to the logits of
+    `biased_ids`, row after row, and nothing can be chosen that a row's mask leaves out: `masks` `[masks, words]` have bit i of word w for
+    token 32 · w + i. Ids lie in the vocabulary.
     """
 
     rows: npt.NDArray[np.void]
     changed_ids: npt.NDArray[np.int32]
     changed_counts: npt.NDArray[np.int32]
+    biased_ids: npt.NDArray[np.int32]
+    biases: npt.NDArray[np.float32]
+    masks: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from octavo.kvcache.manager import KVCacheManager
 from octavo.kvcache.window import Window
 from octavo.protocol.errors import ConfigError
 from octavo.protocol.plan import StepPlan, StepResult
+from octavo.protocol.vocabulary import Vocabulary
 from octavo.protocol.wire import EngineInfo
 from octavo.scheduling.scheduler import Scheduler
 
@@ -200,6 +201,10 @@ class _Watched:
     def write_block(self, block_id: int, content: bytes) -> None:
         """See Executor."""
         self._executor.write_block(block_id, content)
+
+    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """See Executor."""
+        self._executor.use_vocabulary(vocabulary)
 
     def run(self, plan: StepPlan) -> StepResult:
         """See Executor."""

@@ -22,14 +22,17 @@ from octavo.config.engine import (
     EngineConfig,
     ModelConfig,
     SchedulerConfig,
+    StructuredOutputsConfig,
 )
 from octavo.utils.sizes import parse_size
 
 MODEL, CACHE, SCHEDULER, BACKEND, ENGINE = ModelConfig(), CacheConfig(), SchedulerConfig(), BackendConfig(), EngineConfig()  # the defaults
+STRUCTURED = StructuredOutputsConfig()
 
 MODEL_HELP = "An alias (smollm2), a .gguf file, a folder with safetensors, pypi:PACKAGE, or ORG/NAME on the hub."
 
 _MODEL, _CACHE, _SCHEDULER, _BACKEND, _SAMPLING = "Model", "KV cache", "Scheduler", "Backend", "Sampling"
+_STRUCTURED = "Structured outputs"
 
 ModelArgument = Annotated[str | None, Argument(metavar="MODEL", help=MODEL_HELP + " Default: smollm2.")]
 ModelOption = Annotated[str | None, Option("--model", "-m", metavar="MODEL", help="The same as the argument.", panel=_MODEL)]
@@ -167,6 +170,17 @@ EngineSeed = Annotated[
     ),
 ]
 
+MaxGrammarSize = Annotated[
+    int,
+    Option(
+        parser=size,
+        metavar="SIZE",
+        help="Largest grammar that a request's schema, expression or grammar may make. Default: 256KiB.",
+        panel=_STRUCTURED,
+    ),
+]
+MaxCompiledGrammars = Annotated[int, Option(metavar="N", help="Grammars that are kept compiled for requests to come.", panel=_STRUCTURED)]
+
 Temperature = Annotated[float | None, Option(metavar="T", help="0 is greedy. Default: the model's own.", panel=_SAMPLING)]
 TopP = Annotated[
     float | None,
@@ -209,6 +223,7 @@ def engine_config(model: str, values: dict[str, Any], *, seed: int | None = ENGI
         cache=_part(CacheConfig, values),
         scheduler=_part(SchedulerConfig, values),
         backend=_part(BackendConfig, values),
+        structured_outputs=_part(StructuredOutputsConfig, values),
         seed=seed,
     )
 

@@ -153,6 +153,8 @@ def serve(
     backend: flags.Backend = flags.BACKEND.backend,
     threads: flags.Threads = flags.BACKEND.threads,
     pin_threads: flags.PinThreads = flags.BACKEND.pin_threads,
+    max_grammar_size: flags.MaxGrammarSize = flags.STRUCTURED.max_grammar_size,
+    max_compiled_grammars: flags.MaxCompiledGrammars = flags.STRUCTURED.max_compiled_grammars,
     seed: flags.EngineSeed = flags.ENGINE.seed,
 ) -> None:
     """Serve a model over HTTP with the OpenAI API.

@@ -149,6 +149,20 @@ class BackendConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class StructuredOutputsConfig:
+    """Limits of structured outputs: a schema, expression or grammar makes a grammar of at most `max_grammar_size` bytes (given as text like
+    "1MiB" too), and `max_compiled_grammars` are kept compiled for requests to come."""
+
+    max_grammar_size: int = 256 * 1024
+    max_compiled_grammars: int = 128
+
+    def __post_init__(self) -> None:
+        settle(self, sizes=("max_grammar_size",))
+        for name in ("max_grammar_size", "max_compiled_grammars"):
+            require_count(name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Everything that an engine is started with. Requests without a seed of their own get one from `seed` and their order of arrival, or a
     random one where `seed` is None."""
@@ -157,6 +171,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
+    structured_outputs: StructuredOutputsConfig = field(default_factory=StructuredOutputsConfig)
     seed: int | None = None
 
     def __post_init__(self) -> None:

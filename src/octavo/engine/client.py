@@ -32,8 +32,10 @@ from octavo.engine.messages import (
     Start,
     Stop,
     ToEngine,
+    UseVocabulary,
 )
 from octavo.protocol.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError, PrefixCacheError
+from octavo.protocol.vocabulary import Vocabulary
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineRequest, EngineStats
 
 OnBatch = Callable[[list[EngineOutput], EngineStats], None]
@@ -111,6 +113,12 @@ class EngineClient:
         if not self.is_alive:
             raise self.dead_error()
         await self._send(Add(list(requests)))
+
+    async def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Tells the engine the tokens as bytes, before requests with a grammar. Raises EngineDeadError."""
+        if not self.is_alive:
+            raise self.dead_error()
+        await self._send(UseVocabulary(vocabulary))
 
     async def abort(self, request_ids: list[str]) -> None:
         """Tells the engine to forget requests; nothing if it is dead."""

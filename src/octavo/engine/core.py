@@ -17,13 +17,15 @@ from octavo.kvcache.manager import KVCacheManager
 from octavo.kvcache.window import Window
 from octavo.loading.progress import Progress
 from octavo.protocol.errors import ConfigError, PrefixCacheError
+from octavo.protocol.vocabulary import Vocabulary
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.scheduler import Scheduler
 from octavo.utils.machine import available_memory, total_memory
 
 
 class EngineCore:
-    """Token ids in, token ids out. Not safe for use from several threads. `lost` are the requests that the last broken step ended."""
+    """Token ids in, token ids out. Not safe for use from several threads. `lost` are the requests that the last broken step ended.
+    Once it `has_vocabulary`, requests may have a grammar."""
 
     def __init__(self, scheduler: Scheduler, executor: Executor, info: EngineInfo, prefixes: SavedPrefixes | None = None) -> None:
         self.info = info
@@ -31,6 +33,7 @@ class EngineCore:
         self._executor = executor
         self._prefixes = prefixes
         self.lost: list[str] = []
+        self.has_vocabulary = False
 
     @property
     def has_work(self) -> bool:
@@ -42,6 +45,11 @@ class EngineCore:
         """Every request that is not finished."""
         return self._scheduler.request_ids
 
+    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Learns the tokens as bytes, which requests with a grammar need."""
+        self._executor.use_vocabulary(vocabulary)
+        self.has_vocabulary = True
+
     def add(self, request: EngineRequest) -> None:
         """Queues a request. Raises InvalidRequestError if it can never run."""
         if request.beam_search is None:
@@ -49,6 +57,8 @@ class EngineCore:
         else:
             # Twice as many logprobs as beams may be asked for.
             request.sampling.verify(self.info.vocab_size, max_logprobs=-1)
+        if request.grammar is not None and not self.has_vocabulary:
+            raise ValueError("a grammar came before the vocabulary")
         if request.sampling.seed is None:
             raise ValueError("the front end gives every request a seed")
         self._scheduler.add(request)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from octavo.config.engine import EngineConfig
+from octavo.protocol.vocabulary import Vocabulary
 from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, EngineStats
 
 
@@ -22,6 +23,12 @@ class Add(msgspec.Struct, tag="add"):
     """Queue requests, all before the next step."""
 
     requests: list[EngineRequest]
+
+
+class UseVocabulary(msgspec.Struct, tag="use_vocabulary"):
+    """The tokens as bytes, before the first request with a grammar."""
+
+    vocabulary: Vocabulary
 
 
 class Abort(msgspec.Struct, tag="abort"):
@@ -84,5 +91,5 @@ class Failed(msgspec.Struct, tag="failed"):
     param: str | None = None
 
 
-ToEngine = Add | Abort | ResetPrefixCache | SavePrefixCache | ReadBlocks | Stop
+ToEngine = Add | UseVocabulary | Abort | ResetPrefixCache | SavePrefixCache | ReadBlocks | Stop
 FromEngine = Ready | Batch | Answer | Failed

@@ -31,6 +31,7 @@ from octavo.engine.messages import (
     SavePrefixCache,
     Start,
     ToEngine,
+    UseVocabulary,
 )
 from octavo.loading.progress import progress_for
 from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadError, PrefixCacheError
@@ -80,6 +81,8 @@ class EngineLoop:
                         self._core.add(request)
                     except InvalidRequestError as error:
                         refused.append(EngineOutput(request.request_id, finish_reason="error", error=error.message))
+            elif isinstance(message, UseVocabulary):
+                self._core.use_vocabulary(message.vocabulary)
             elif isinstance(message, Abort):
                 for request_id in message.request_ids:
                     self._core.abort(request_id)

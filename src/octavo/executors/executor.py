@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from octavo.protocol.plan import StepPlan, StepResult
+from octavo.protocol.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Executor(Protocol):
 
     def allocate(self, num_blocks: int, num_swap_blocks: int = 0) -> None:
         """Makes the KV cache, and swap space in the host's memory."""
+        ...
+
+    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Tells every worker the tokens as bytes, before the first request with a grammar."""
         ...
 
     def run(self, plan: StepPlan) -> StepResult:

@@ -17,6 +17,7 @@ from octavo.models.digest import model_digest
 from octavo.models.registry import build_model
 from octavo.protocol.errors import ModelLoadError
 from octavo.protocol.plan import StepPlan, StepResult
+from octavo.protocol.vocabulary import Vocabulary
 from octavo.worker.worker import Worker
 
 
@@ -75,7 +76,18 @@ class InProcessExecutor:
         """Makes the KV cache, swap space, and the worker around them."""
         if self._program is None:
             raise RuntimeError("allocate before load")
-        self._worker = Worker(self._program, self._vocab_size, num_blocks, self._config.cache.block_size, num_swap_blocks)
+        self._worker = Worker(
+            self._program,
+            self._vocab_size,
+            num_blocks,
+            self._config.cache.block_size,
+            num_swap_blocks,
+            self._config.structured_outputs.max_compiled_grammars,
+        )
+
+    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Tells the worker the tokens as bytes."""
+        self._allocated().use_vocabulary(vocabulary)
 
     def run(self, plan: StepPlan) -> StepResult:
         """Runs one step."""

@@ -16,7 +16,7 @@ class NewRequest(msgspec.Struct, array_like=True):
     """A request that the worker does not hold: first scheduled, or resumed after a preemption.
 
     `token_ids` are all tokens known so far: `num_prompt_tokens` of the prompt, then those sampled before a preemption. A `beam` does not
-    grow by what is sampled, but by what a later plan says.
+    grow by what is sampled, but by what a later plan says. The tokens after the prompt are a text of the `grammar`, if there is one.
     """
 
     request_id: str
@@ -26,6 +26,7 @@ class NewRequest(msgspec.Struct, array_like=True):
     eos_token_ids: list[int]
     num_computed_tokens: int = 0
     beam: bool = False
+    grammar: str | None = None
 
 
 class Continuation(msgspec.Struct, array_like=True):

@@ -9,6 +9,7 @@ import msgspec
 
 from octavo.protocol.checks import flag, integer, number, show
 from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.structured_outputs import StructuredOutputsParams
 from octavo.utils.nearest import did_you_mean
 
 MAX_N = 16_384
@@ -25,9 +26,12 @@ UNSUPPORTED_FIELDS = frozenset(
         "flat_logprobs",
         "guided_choice",
         "guided_decoding",
+        "guided_decoding_backend",
         "guided_grammar",
         "guided_json",
+        "guided_json_object",
         "guided_regex",
+        "guided_whitespace_pattern",
         "logit_bias",
         "logits_processors",
         "logprob_token_ids",
@@ -38,7 +42,6 @@ UNSUPPORTED_FIELDS = frozenset(
         "routed_experts_prompt_start",
         "skip_reading_prefix_cache",
         "stream_interval",
-        "structured_outputs",
         "thinking_token_budget",
         "trace_decode_token_ids",
         "truncation_side",
@@ -46,6 +49,19 @@ UNSUPPORTED_FIELDS = frozenset(
         "watermarking",
     }
 )
+
+# What older versions of vLLM called what is in structured_outputs now.
+GUIDED_FIELDS = {
+    name: f"use structured_outputs with {kind}"
+    for name, kind in {
+        "guided_json": "json",
+        "guided_json_object": "json_object",
+        "guided_regex": "regex",
+        "guided_choice": "choice",
+        "guided_grammar": "grammar",
+        "guided_whitespace_pattern": "whitespace_pattern",
+    }.items()
+} | dict.fromkeys(("guided_decoding", "guided_decoding_backend"), "use structured_outputs")
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -82,11 +98,16 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_lengths()
         self._check_stops()
+        if self.structured_outputs is not None and not isinstance(self.structured_outputs, StructuredOutputsParams):
+            raise InvalidRequestError(
+                f"structured_outputs must be StructuredOutputsParams, got {show(self.structured_outputs)}.", param="structured_outputs"
+            )
         if self.is_greedy:
             if self.n > 1:
                 raise InvalidRequestError(f"n must be 1 when temperature is 0 (greedy), got {self.n}.", param="n")
@@ -104,7 +125,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
         """
         given = {name: value for name, value in fields.items() if value is not None or name == "max_tokens"}
         for name in unsupported_fields(given):
-            raise InvalidRequestError(f"{name} is not supported by this version.", param=name)
+            hint = f"; {GUIDED_FIELDS[name]}" if name in GUIDED_FIELDS else ""
+            raise InvalidRequestError(f"{name} is not supported by this version{hint}.", param=name)
         for name in given:
             if name not in cls.__struct_fields__:
                 nearest = did_you_mean(name, cls.__struct_fields__) or "."

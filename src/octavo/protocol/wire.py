@@ -17,6 +17,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
 
     With `beam_search` it is not a sample but a search: `sampling` then says only how many tokens there may be, whether end tokens count and
     how many logprobs to report, and one EngineOutput with `hypotheses` comes, at the end. A "#" in a `request_id` is the scheduler's own.
+    The text is one of the `grammar`, if there is one, which `octavo.structured_output.grammar` wrote; the engine has a Vocabulary by then.
     """
 
     request_id: str
@@ -28,6 +29,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     cache_salt: str | None = None
     priority: int = 0
     beam_search: BeamSearchParams | None = None
+    grammar: str | None = None
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):

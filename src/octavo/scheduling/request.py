@@ -68,6 +68,7 @@ class Request:
         "eos_token_ids",
         "favoured",
         "first_scheduled_time",
+        "grammar",
         "group_id",
         "held_by_worker",
         "max_known",
@@ -101,6 +102,7 @@ class Request:
         self.priority = request.priority
         self.favoured = False
         self.sampling = sampling
+        self.grammar = request.grammar
         self.worker_eos_token_ids = request.eos_token_ids
         self.eos_token_ids = frozenset(() if sampling.ignore_eos else request.eos_token_ids)
         self.stop_token_ids = frozenset(sampling.stop_token_ids or ())
@@ -212,6 +214,7 @@ class Request:
             eos_token_ids=self.worker_eos_token_ids,
             num_computed_tokens=self.num_computed,
             beam=self.owner.search is not None,
+            grammar=self.grammar,
         )
 
     def finish_reason(self) -> tuple[str, int | None] | None:

@@ -13,13 +13,11 @@ OffValues = Mapping[str, tuple[Any, ...]]
 
 _SHARED: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
     "moderation": (),
     "prompt_cache_options": ({},),
     "allowed_token_ids": (),
     "bad_words": ([],),
     "logprob_token_ids": (),
-    "structured_outputs": (),
     "guided_json": (),
     "guided_regex": (),
     "guided_choice": (),

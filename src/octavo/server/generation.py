@@ -18,7 +18,7 @@ from octavo.protocol.sampling import SamplingParams
 from octavo.server.best_of import best, by_index
 from octavo.server.context import ServerContext
 from octavo.server.prompts import TokenPrompt
-from octavo.server.requests import Generation, TokenGeneration
+from octavo.server.requests import Generation, JsonSchemaFormat, TokenGeneration
 from octavo.server.responses import Usage
 from octavo.server.streaming import first_item, merge, while_connected
 from octavo.server.usage import UsageCounter
@@ -53,6 +53,7 @@ class Job:
     tokens_as_ids: bool = False
     skip_special_tokens: bool = True
     spaces: bool = True
+    schema_param: str | None = None
 
     def header(self, ctx: ServerContext) -> dict[str, Any]:
         """What every reply and chunk of the request has in common."""
@@ -105,6 +106,7 @@ def make_job(
         tokens_as_ids=bool(told.return_tokens_as_token_ids),
         skip_special_tokens=body.skip_special_tokens is not False,
         spaces=body.spaces_between_special_tokens is not False,
+        schema_param="response_format.json_schema.schema" if isinstance(body.response_format, JsonSchemaFormat) else None,
     )
 
 
@@ -156,6 +158,9 @@ def _naming_field(job: Job) -> Iterator[None]:
     except InvalidRequestError as error:
         if error.param == "prompt" and len(job.prompts) == 1:
             error.param = job.prompts[0].param
+        if job.schema_param is not None and (error.param or "").startswith("structured_outputs."):
+            field, error.param = error.param or "", job.schema_param
+            error.message = error.message.replace(field, job.schema_param, 1)
         if error.param == "beam_width":
             error.param, error.message = job.width_param, f"{job.width_param}: {error.message}."
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from octavo.api.prompts import LONGEST_SALT
 from octavo.protocol.beam_search import MAX_LENGTH_PENALTY
@@ -74,6 +74,42 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
+class StructuredOutputs(Struct, forbid_unknown_fields=True):
+    """What the text must be, one of the first five; `octavo.protocol.structured_outputs` says what each means."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: Annotated[list[str], Meta(min_length=1)] | None = None
+    grammar: NonEmpty | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+
+
+class TextFormat(Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """Any text."""
+
+
+class JsonObjectFormat(Struct, forbid_unknown_fields=True, tag_field="type", tag="json_object"):
+    """Any JSON object."""
+
+
+class JsonSchema(Struct, forbid_unknown_fields=True):
+    """A schema under a name. It is held to whether `strict` or not."""
+
+    name: NonEmpty
+    description: str | None = None
+    schema_: dict[str, Any] | None = field(default=None, name="schema")
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Struct, forbid_unknown_fields=True, tag_field="type", tag="json_schema"):
+    """JSON that matches a schema."""
+
+    json_schema: JsonSchema
+
+
 class Generation(Body):
     """What completions and chat have in common: sampling or beam search (then `n` is the number of beams), streaming, and OpenAI's fields
     that can't change the text."""
@@ -113,6 +149,8 @@ class Generation(Body):
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     request_id: Annotated[str, Meta(pattern=ID_PATTERN, max_length=LONGEST_ID)] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
 
 
 class TokenGeneration(Generation):

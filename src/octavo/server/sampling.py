@@ -10,6 +10,7 @@ from octavo.protocol.sampling import SamplingParams
 from octavo.server.beams import beam_params
 from octavo.server.context import ServerContext
 from octavo.server.requests import Generation, TokenGeneration
+from octavo.server.structured_outputs import structured_outputs_of
 
 _FIELDS = (
     "temperature",
@@ -49,17 +50,18 @@ def generation_params(
 
     Raises InvalidRequestError that names the field at fault.
     """
+    structured_outputs = structured_outputs_of(request)
     if request.use_beam_search:
         return beam_params(request, computed, max_tokens)
     chooses = computed > (request.n or 1)
     try:
         params = sampling_params(request, ctx, n=computed, max_tokens=max_tokens, logprobs=logprobs or 0 if chooses else logprobs)
-        params.prompt_logprobs = prompt_logprobs
-        return params
     except InvalidRequestError as error:
         if error.param == "n" and chooses:
             raise InvalidRequestError(error.message.replace("n must", "best_of must", 1), param="best_of") from None
         raise
+    params.prompt_logprobs, params.structured_outputs = prompt_logprobs, structured_outputs
+    return params
 
 
 def sampling_params(request: Generation, ctx: ServerContext, *, n: int, max_tokens: int, logprobs: int | None) -> SamplingParams:

@@ -10,6 +10,7 @@ from typing import Any
 
 from octavo.loading.checkpoint import Checkpoint
 from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.vocabulary import Vocabulary
 from octavo.text.chat_template import choose_template, render_chat
 from octavo.text.failures import TokenizersError, library_failures
 from octavo.text.folder import parts_from_folder
@@ -96,6 +97,15 @@ class Tokenizer:
             known = b"" if spelling is None else self.pieces.to_bytes(spelling, added=token_id in self.added_ids)
             self._bytes[token_id] = known
         return known
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of special tokens by their spellings."""
+        return {spelling: token for token in sorted(self.special_ids) if (spelling := self.spelling(token)) is not None}
+
+    def vocabulary(self, end_ids: Sequence[int]) -> Vocabulary:
+        """Every token as bytes; `end_ids` are the model's end tokens."""
+        return Vocabulary([self.token_bytes(token) for token in range(self.vocab_size)], sorted(self.special_ids), list(end_ids))
 
     def spelling(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it (`Ġthe`, `▁the`, `<0x0A>`), or None for an id that is no token."""

@@ -1,8 +1,8 @@
 """Logits in, tokens out.
 
-The order is vLLM's: logprobs from the raw logits; then end tokens masked while `min_tokens` is not reached; penalties; then the highest
-logit (greedy), or temperature, min_p, top_k, top_p and a draw. Every row is worked on alone, over its full length and in a fixed order,
-so a request's token and logprobs are the same bits whatever else is in the batch.
+The order is vLLM's: logprobs from the raw logits; then what the grammar leaves out masked; end tokens masked while `min_tokens` is not
+reached; penalties; then the highest logit (greedy), or temperature, min_p, top_k, top_p and a draw. Every row is worked on alone, over its
+full length and in a fixed order, so a request's token and logprobs are the same bits whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from octavo.backends.sampling import NoToken
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import TokenLogprobs
+from octavo.structured_output.matcher import GrammarMatcher, Words
 from octavo.worker.choice import draw, highest, weight_scale
 from octavo.worker.penalties import PenaltyState
 from octavo.worker.philox import random_bits
@@ -33,7 +34,8 @@ class SamplingRow:
     never None. `eos_token_ids` are the model's end tokens. Penalty counts are built at first need and grow by what is new, so one
     row used throughout costs O(1) a token, while a fresh one (after a preemption) gives the same bits. `record` is `sampling` and `seed`
     as a program that samples by itself takes them. A `given` token, if it is not −1, is at that place already: nothing is chosen, and only
-    its logprobs are wanted.
+    its logprobs are wanted. A row with a `grammar` has a `matcher` from its first token on, and each step gives it a `mask` of the tokens
+    that it may choose, or says in `failure` why the request can't go on.
     """
 
     sampling: SamplingParams
@@ -45,11 +47,20 @@ class SamplingRow:
     penalties: PenaltyState | None = field(default=None, repr=False, compare=False)
     record: bytes | None = field(default=None, repr=False, compare=False)
     given: int = -1
+    grammar: str | None = field(default=None, repr=False)
+    matcher: GrammarMatcher | None = field(default=None, repr=False, compare=False)
+    mask: Words | None = field(default=None, repr=False, compare=False)
+    failure: str | None = None
 
     @property
     def changes_logits(self) -> bool:
         """Whether this step masks or penalises any token."""
-        return self.needs_min_tokens or self.sampling.has_penalties
+        return self.mask is not None or self.needs_min_tokens or self.sampling.has_penalties
+
+    @property
+    def forbids_ends(self) -> bool:
+        """Whether end tokens are forbidden beside what a mask leaves out, which reckons with `min_tokens` by itself."""
+        return self.needs_min_tokens and self.mask is None
 
     @property
     def needs_min_tokens(self) -> bool:
@@ -88,13 +99,17 @@ _WORDS = {
     NoToken.NAN: "the model's logits contain NaN",
     NoToken.INFINITY: "the model's logits contain +inf",
     NoToken.NOTHING: "the model's logits are all -inf",
-    NoToken.MASKED: "min_tokens leaves no token to choose",
     NoToken.OVERFLOW: "the penalties take a logit out of float32's range",
 }
 
 
 def failed(why: NoToken, row: SamplingRow) -> SampleFailed:
     """The failure in words."""
+    if why is NoToken.MASKED:
+        names = [name for name, masks in (("structured_outputs", row.mask is not None), ("min_tokens", row.needs_min_tokens)) if masks]
+        return SampleFailed(
+            f"{' and '.join(names)} {'leave' if len(names) > 1 else 'leaves'} no token to choose at position {row.position}"
+        )
     return SampleFailed(f"{_WORDS[why]} at position {row.position}")
 
 
@@ -129,6 +144,8 @@ class Sampler:
             return failed(why, row)
         if row.given >= 0:
             return Sampled(row.given, self._logprobs(raw, raw_top, row.given, row.sampling.logprobs or 0))
+        if row.failure is not None:
+            return SampleFailed(row.failure)
         values, top = raw, raw_top
         if row.changes_logits:
             values = self._changed(raw, row)
@@ -142,10 +159,12 @@ class Sampler:
         return Sampled(token_id, self._logprobs(raw, raw_top, token_id, row.sampling.logprobs))
 
     def _changed(self, raw: Floats, row: SamplingRow) -> Floats:
-        """The row's logits with end tokens masked and penalties applied, in scratch memory."""
+        """The row's logits with what can't be chosen masked and penalties applied, in scratch memory."""
         values = self._logits
         values[:] = raw
-        if row.needs_min_tokens:
+        if row.mask is not None:
+            values[np.unpackbits(row.mask.view(np.uint8), bitorder="little")[: self.vocab_size] == 0] = -np.inf
+        if row.forbids_ends:
             for token_id in row.end_token_ids:
                 if token_id < self.vocab_size:
                     values[token_id] = -np.inf

@@ -11,15 +11,19 @@ import numpy.typing as npt
 from octavo.backends.base import Program, SamplingProgram, StepInputs
 from octavo.backends.sampling import FORBIDDEN, ROW, NoToken, SamplingInputs, SamplingOutputs
 from octavo.protocol.wire import TokenLogprobs
+from octavo.structured_output.matcher import Words, mask_words
+from octavo.worker.masks import PendingMasks
 from octavo.worker.sampler import Sampled, SampleFailed, Sampler, SamplingRow, failed
 
 _NO_CHANGES = np.empty(0, np.int32)
+_NO_BIASES = np.empty(0, np.float32)
 
 
 class Stepper(Protocol):
-    """Runs a step and samples: one result for each of the step's rows of logits, whose SamplingRows are given in their order."""
+    """Runs a step and samples: one result for each of the step's rows of logits, whose SamplingRows are given in their order. Rows
+    with a grammar have their masks once `masks` are finished."""
 
-    def run(self, step: StepInputs, rows: Sequence[SamplingRow]) -> list[Sampled | SampleFailed]:
+    def run(self, step: StepInputs, rows: Sequence[SamplingRow], masks: PendingMasks | None = None) -> list[Sampled | SampleFailed]:
         """Computes one step."""
         ...
 
@@ -36,9 +40,12 @@ class InNumpy:
         self._program = program
         self._sampler = Sampler(vocab_size)
 
-    def run(self, step: StepInputs, rows: Sequence[SamplingRow]) -> list[Sampled | SampleFailed]:
+    def run(self, step: StepInputs, rows: Sequence[SamplingRow], masks: PendingMasks | None = None) -> list[Sampled | SampleFailed]:
         """Computes one step, then each row."""
-        return self._sampler.sample(self._program.run(step), rows)
+        logits = self._program.run(step)
+        if masks is not None:
+            masks.finish()
+        return self._sampler.sample(logits, rows)
 
 
 class InProgram:
@@ -48,9 +55,15 @@ class InProgram:
         self._program = program
         self._vocab_size = vocab_size
 
-    def run(self, step: StepInputs, rows: Sequence[SamplingRow]) -> list[Sampled | SampleFailed]:
-        """Computes one step with its sampling."""
-        return list(unpack(self._program.run_and_sample(step, pack(rows, self._vocab_size)), rows, self._vocab_size))
+    def run(self, step: StepInputs, rows: Sequence[SamplingRow], masks: PendingMasks | None = None) -> list[Sampled | SampleFailed]:
+        """Computes one step with its sampling, in one call where no masks are to be waited for in between."""
+        if masks is None:
+            outputs = self._program.run_and_sample(step, pack(rows, self._vocab_size))
+        else:
+            logits = self._program.run(step)
+            masks.finish()
+            outputs = self._program.sample(logits, pack(rows, self._vocab_size))
+        return list(unpack(outputs, rows, self._vocab_size))
 
 
 def pack(rows: Sequence[SamplingRow], vocab_size: int) -> SamplingInputs:
@@ -60,25 +73,32 @@ def pack(rows: Sequence[SamplingRow], vocab_size: int) -> SamplingInputs:
     records["given"] = [row.given for row in rows]
     ids: list[npt.NDArray[np.int32] | npt.NDArray[np.int64]] = []
     counts: list[npt.NDArray[np.int32] | npt.NDArray[np.float32]] = []
+    masks: list[Words] = []
     for place, row in enumerate(rows):
         if not row.changes_logits:
             continue
         changes = 0
+        if row.mask is not None:
+            records["mask"][place] = len(masks)
+            masks.append(row.mask)
         if row.sampling.has_penalties:
             penalised, times = row.counted().changes()
             ids.append(penalised)
             counts.append(times)
             changes = len(penalised)
-        if row.needs_min_tokens:
+        if row.forbids_ends:
             forbidden = np.array([token for token in row.end_token_ids if token < vocab_size], np.int32)
             ids.append(forbidden)
             counts.append(np.full(len(forbidden), FORBIDDEN, np.int32))
             changes += len(forbidden)
         records["changes"][place] = changes
-    if not ids:
-        return SamplingInputs(records, _NO_CHANGES, _NO_CHANGES)
     return SamplingInputs(
-        records, np.concatenate(ids, dtype=np.int32, casting="unsafe"), np.concatenate(counts, dtype=np.int32, casting="unsafe")
+        records,
+        np.concatenate(ids, dtype=np.int32, casting="unsafe") if ids else _NO_CHANGES,
+        np.concatenate(counts, dtype=np.int32, casting="unsafe") if counts else _NO_CHANGES,
+        _NO_CHANGES,
+        _NO_BIASES,
+        np.array(masks, np.int32).reshape(len(masks), mask_words(vocab_size)),
     )
 
 
@@ -94,7 +114,10 @@ def unpack(outputs: SamplingOutputs, rows: Sequence[SamplingRow], vocab_size: in
                 outputs.logprobs[place], outputs.ranks[place], outputs.top_ids[start:end], outputs.top_logprobs[start:end]
             )
             place += 1
-        yield Sampled(token_id, logprobs) if token_id >= 0 else failed(NoToken(token_id), row)
+        if token_id < 0:
+            yield failed(NoToken(token_id), row)
+        else:
+            yield Sampled(token_id, logprobs) if row.failure is None else SampleFailed(row.failure)
 
 
 def _tops(count: int, vocab_size: int) -> int:
@@ -111,6 +134,7 @@ def _record(row: SamplingRow) -> bytes:
     record["top_k"] = min(sampling.top_k, 2**31 - 1)
     record["repetition"] = sampling.repetition_penalty
     record["frequency"], record["presence"] = sampling.frequency_penalty, sampling.presence_penalty
+    record["mask"] = -1
     record["logprobs"] = -1 if sampling.logprobs is None else min(sampling.logprobs, 2**31 - 1) if sampling.logprobs >= 0 else 2**31 - 1
     row.record = record.tobytes()
     return row.record

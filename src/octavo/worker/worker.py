@@ -7,7 +7,10 @@ import time
 from octavo.backends.base import Program
 from octavo.protocol.plan import Continuation, NewRequest, SampledToken, StepPlan, StepResult
 from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.vocabulary import Vocabulary
+from octavo.structured_output.compiler import MAX_COMPILED
 from octavo.worker.inputs import build_inputs
+from octavo.worker.masks import TokenMasks
 from octavo.worker.request import GrowingArray, WorkerRequest
 from octavo.worker.sampler import Sampled, SampleFailed, SamplingRow
 from octavo.worker.stepping import stepper_for
@@ -17,10 +20,19 @@ from octavo.worker.swap_memory import SwapMemory
 class Worker:
     """Runs one StepPlan after another. It decides nothing: which tokens, in which blocks, is the plan's."""
 
-    def __init__(self, program: Program, vocab_size: int, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        program: Program,
+        vocab_size: int,
+        num_blocks: int,
+        block_size: int,
+        num_swap_blocks: int = 0,
+        max_compiled_grammars: int = MAX_COMPILED,
+    ) -> None:
         self._program = program
         self._stepper = stepper_for(program, vocab_size)
         self._block_size = block_size
+        self._masks = TokenMasks(vocab_size, max_compiled_grammars)
         self._requests: dict[str, WorkerRequest] = {}
         self._swap = SwapMemory(program, num_swap_blocks)
         program.allocate_kv_cache(num_blocks, block_size)
@@ -80,10 +92,15 @@ class Worker:
                 request.row.token_ids = request.token_ids.view
                 rows.append(request.row)
                 owners.append((request, True))
-        results = self._stepper.run(build_inputs(scheduled, self._block_size), rows)
+        masks = self._masks.begin(rows)
+        results = self._stepper.run(build_inputs(scheduled, self._block_size), rows, masks)
         for request, count, _ in scheduled:
             request.num_computed += count
         return _result(owners, results)
+
+    def use_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """The tokens as bytes, before the first request with a grammar."""
+        self._masks.use_vocabulary(vocabulary)
 
     def read_block(self, block_id: int) -> bytes:
         """What a block of the KV cache holds, in bytes of the backend's own order."""
@@ -105,6 +122,7 @@ class Worker:
 
     def close(self) -> None:
         """Frees the program."""
+        self._masks.close()
         self._requests.clear()
         self._program.close()
 
@@ -129,7 +147,7 @@ def _describe(new: NewRequest) -> WorkerRequest:
     seed = new.sampling.seed
     if seed is None:
         raise ValueError(f"request {new.request_id} reached the worker without a seed")
-    row = SamplingRow(new.sampling, seed, len(tokens), tokens.view, new.num_prompt_tokens, new.eos_token_ids)
+    row = SamplingRow(new.sampling, seed, len(tokens), tokens.view, new.num_prompt_tokens, new.eos_token_ids, grammar=new.grammar)
     told = None
     if new.sampling.prompt_logprobs is not None:
         told = SamplingRow(SamplingParams(temperature=0, logprobs=new.sampling.prompt_logprobs), 0, 0, (), new.num_prompt_tokens)

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.backends.sampling import ROW, SamplingOutputs
+from octavo.backends.sampling import ROW, SamplingInputs, SamplingOutputs
 from octavo.protocol.sampling import SamplingParams
+from octavo.structured_output.matcher import mask_of
 from octavo.worker import sampler as definition
 from octavo.worker.philox import random_bits
 from octavo.worker.sampler import Sampled, SampleFailed, Sampler, SamplingRow
@@ -27,6 +28,12 @@ INF = np.float32(np.inf)
 ISAS = native.available_isas()
 
 
+def arrays_of(inputs: SamplingInputs) -> tuple[np.ndarray, ...]:
+    """The step's sampling in the native program's order."""
+    rows = inputs.rows.view(np.uint8)
+    return rows, inputs.changed_ids, inputs.changed_counts, inputs.biased_ids, inputs.biases, inputs.masks
+
+
 class NativeSampler:
     """The native sampler in the Sampler's clothes."""
 
@@ -36,16 +43,18 @@ class NativeSampler:
 
     def sample(self, logits: np.ndarray, rows: Sequence[SamplingRow]) -> Results:
         inputs = pack(rows, self._vocab_size)
-        outputs = self._program.sample(logits, inputs.rows.view(np.uint8), inputs.changed_ids, inputs.changed_counts)
+        outputs = self._program.sample(logits, *arrays_of(inputs))
         return list(unpack(SamplingOutputs(*outputs), rows, self._vocab_size))
 
 
-def row_of(seed: int = 0, position: int = 0, tokens: list[int] | None = None, prompt: int = 0, **params: Any) -> SamplingRow:
-    return SamplingRow(SamplingParams(**params), seed, position, tokens or [], prompt, [0])
+def row_of(
+    seed: int = 0, position: int = 0, tokens: list[int] | None = None, prompt: int = 0, mask: np.ndarray | None = None, **params: Any
+) -> SamplingRow:
+    return SamplingRow(SamplingParams(**params), seed, position, tokens or [], prompt, [0], mask=mask)
 
 
 def fresh(row: SamplingRow) -> SamplingRow:
-    return SamplingRow(row.sampling, row.seed, row.position, row.token_ids, row.num_prompt_tokens, row.eos_token_ids)
+    return SamplingRow(row.sampling, row.seed, row.position, row.token_ids, row.num_prompt_tokens, row.eos_token_ids, mask=row.mask)
 
 
 def bits_of(result: Sampled | SampleFailed) -> tuple[Any, ...]:
@@ -94,12 +103,17 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
         "presence_penalty": draw(st.sampled_from([0.0, 0.0, -0.5, 1.5])),
         "frequency_penalty": draw(st.sampled_from([0.0, 0.0, 0.1, -2.0])),
         "logprobs": draw(st.sampled_from([None, None, 0, 1, 5, 20, 400, -1])),
+        "masked": draw(st.sampled_from([None, None, 0.02, 0.5, 0.98, 1.0])),
         "max_tokens": 1000,
     }
 
 
 def made_row(choice: dict[str, Any], vocab_size: int) -> SamplingRow:
     choice = dict(choice)
+    share = choice.pop("masked")
+    if share is not None:
+        left_out = np.random.default_rng(choice["seed"] % 2**32).random(vocab_size) < share
+        choice["mask"] = mask_of(np.flatnonzero(~left_out).tolist(), vocab_size)
     tokens = [token % vocab_size for token in choice.pop("tokens")]
     if not choice["temperature"]:
         choice |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
@@ -284,14 +298,17 @@ def test_frequencies_follow_the_distribution() -> None:
 
 
 class TestRefusals:
-    def sample(self, ids: Sequence[int] = (), counts: Sequence[int] = (), **fields: Any) -> Any:
+    def sample(self, ids: Sequence[int] = (), counts: Sequence[int] = (), bias_ids: Sequence[int] = (), **fields: Any) -> Any:
+        biases, masks = fields.pop("given", [0.5] * len(bias_ids)), fields.pop("masks", np.empty((0, 1), np.int32))
         record = np.zeros(1, ROW)
+        record["mask"] = -1
         record["top_p"] = record["temperature"] = record["repetition"] = 1.0
         record["logprobs"] = -1
         for name, value in fields.items():
             record[name] = value
         program = native.Program(8, 1, [], "")
-        return program.sample(np.zeros((1, 8), np.float32), record.view(np.uint8), np.array(ids, np.int32), np.array(counts, np.int32))
+        changes = (np.array(ids, np.int32), np.array(counts, np.int32), np.array(bias_ids, np.int32), np.array(biases, np.float32))
+        return program.sample(np.zeros((1, 8), np.float32), record.view(np.uint8), *changes, masks)
 
     def test_a_plain_row_is_fine(self) -> None:
         assert 0 <= self.sample()[0][0] < 8
@@ -309,6 +326,10 @@ class TestRefusals:
             ("logprobs", -2),
             ("changes", -1),
             ("changes", 1),
+            ("biases", -1),
+            ("biases", 1),
+            ("mask", -2),
+            ("mask", 0),
         ],
     )
     def test_fields_out_of_range(self, field: str, value: float) -> None:
@@ -320,10 +341,25 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"out of range|negative"):
             self.sample([token], [count], changes=1)
 
+    @pytest.mark.parametrize("token", [-1, 8])
+    def test_biases_out_of_range(self, token: int) -> None:
+        with pytest.raises(ValueError, match="out of range"):
+            self.sample(bias_ids=[token], biases=1)
+
+    def test_biases_that_are_no_numbers_or_too_few(self) -> None:
+        with pytest.raises(ValueError, match="not a number"):
+            self.sample(bias_ids=[1], given=[np.nan], biases=1)
+        with pytest.raises(ValueError, match="differ in number"):
+            self.sample(bias_ids=[1], given=[], biases=1)
+
+    def test_masks_of_another_width(self) -> None:
+        with pytest.raises(ValueError, match="width"):
+            self.sample(mask=0, masks=np.zeros((1, 2), np.int32))
+
     def test_logits_of_another_shape(self) -> None:
         program = native.Program(8, 1, [], "")
-        nothing = np.empty(0, np.int32)
+        nothing = (np.empty(0, np.int32),) * 3 + (np.empty(0, np.float32), np.empty((0, 1), np.int32))
         with pytest.raises(ValueError, match="shape"):
-            program.sample(np.zeros((2, 8), np.float32), np.zeros(1, ROW).view(np.uint8), nothing, nothing)
+            program.sample(np.zeros((2, 8), np.float32), np.zeros(1, ROW).view(np.uint8), *nothing)
         with pytest.raises(ValueError, match="size"):
-            program.sample(np.zeros((1, 8), np.float32), np.zeros(ROW.itemsize - 1, np.uint8), nothing, nothing)
+            program.sample(np.zeros((1, 8), np.float32), np.zeros(ROW.itemsize - 1, np.uint8), *nothing)

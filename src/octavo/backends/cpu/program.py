@@ -85,12 +85,25 @@ class CpuProgram:
                 step.sequence_lengths,
                 step.block_tables,
                 step.logit_rows,
-                sampling.rows.view(np.uint8),
-                sampling.changed_ids,
-                sampling.changed_counts,
+                *_arrays(sampling),
             )
         )
+
+    def sample(self, logits: npt.NDArray[np.float32], sampling: SamplingInputs) -> SamplingOutputs:
+        """Samples from what `run` gave, with the same result as `run_and_sample`."""
+        return SamplingOutputs(*self._native.sample(logits, *_arrays(sampling)))
 
     def close(self) -> None:
         """Frees memory and threads."""
         self._native = None
+
+
+def _arrays(sampling: SamplingInputs) -> tuple[npt.NDArray[Any], ...]:
+    return (
+        sampling.rows.view(np.uint8),
+        sampling.changed_ids,
+        sampling.changed_counts,
+        sampling.biased_ids,
+        sampling.biases,
+        sampling.masks,
+    )

@@ -1,0 +1,64 @@
+"""How far the text of one request has come in its grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.protocol.errors import OctavoError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+Words = npt.NDArray[np.int32]
+
+
+def mask_words(vocab_size: int) -> int:
+    """How many int32 words hold one bit for each token."""
+    return (vocab_size + 31) // 32
+
+
+def mask_of(token_ids: Sequence[int], vocab_size: int) -> Words:
+    """A mask with the bits of these tokens: bit i of word w is token 32 · w + i. Ids beyond the vocabulary have no bit."""
+    bits = np.zeros(mask_words(vocab_size) * 32, np.uint8)
+    bits[[token for token in token_ids if token < vocab_size]] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+class GrammarMatcher:
+    """Follows the tokens of one text and says which may come next. What it says depends on the tokens alone, so that one that takes them
+    all at once, after a preemption, says what one does that took them one by one.
+
+    Where a text may end the end tokens are among those that may come; after one nothing but end tokens may.
+    """
+
+    def __init__(self, matcher: LLMatcher, end_ids: Sequence[int], vocab_size: int) -> None:
+        self._matcher = matcher
+        self._end_ids = frozenset(end_ids)
+        self._ends = mask_of(end_ids, vocab_size)
+        self._taken = 0
+        self._ended = False
+
+    def fill(self, output_ids: Sequence[int] | npt.NDArray[np.int32], mask: Words) -> None:
+        """Writes to `mask` [words] which tokens may follow `output_ids`, the text so far, which goes on from what the last call had.
+
+        Raises OctavoError with the reason if the grammar takes too much work from here on.
+        """
+        for token in map(int, output_ids[self._taken :]):
+            if self._ended or token in self._end_ids:
+                self._ended = True
+            elif not self._matcher.consume_token(token):
+                raise self._failed()
+        self._taken = len(output_ids)
+        if self._ended:
+            mask[:] = self._ends
+            return
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            raise self._failed()
+
+    def _failed(self) -> OctavoError:
+        return OctavoError(f"structured_outputs: the text can't go on: {self._matcher.get_error().strip()}")
