@@ -88,11 +88,20 @@ def test_the_policies_give_the_same_tokens(config):
     assert [len(tokens) for tokens in said[0]] == [6] * 5 + [22]
 
 
+@pytest.mark.parametrize("limit", [{"max_num_batched_tokens": 4}, {"max_num_seqs": 2}])
+def test_who_waits_for_tokens_or_seats_does_not_wait_for_memory(config, limit):
+    config = replace(config, scheduler=replace(config.scheduler, **limit))
+    with Session(config, quiet=True) as session:
+        moments = replay(session, config, small_trace(), "paged").moments
+    assert any(moment.waiting for moment in moments)
+    assert not any(moment.waits_for_memory for moment in moments)
+
+
 def test_means_are_weighed_by_time():
-    moments = [Moment(3.0, 1, 1, 4, 10), Moment(1.0, 5, 0, 4, 20)]
-    assert mean_by_time(moments, lambda moment: moment.running) == 2.0
+    moments = [Moment(3.0, 1, 1, 4, 10, True), Moment(1.0, 5, 0, 4, 20, True), Moment(2.0, 5, 3, 4, 30, False)]
+    assert mean_by_time(moments[:2], lambda moment: moment.running) == 2.0
     assert mean_by_time([], lambda moment: moment.running) is None
-    # Only while requests wait.
+    # Only while requests wait, and for memory.
     found = figures_of(Replay(8.0, 16, 3, moments), small_trace())
     assert (found["running_mean"], found["tokens_share"], found["fill"], found["waiting_s"]) == (1.0, 10 / 128, 10 / 64, 3.0)
     assert (found["running_peak"], found["preemptions"], found["output_tokens_per_s"]) == (5, 3, 2.0)

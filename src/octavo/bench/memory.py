@@ -15,7 +15,7 @@ from octavo.bench.session import Session
 from octavo.bench.static_allocation import Buddies, buddies, one_for_all
 from octavo.bench.svg import Bars, bar_charts
 from octavo.bench.workload import CHAT64_VOCABULARY, Ask, Workload, chat64, log_normal
-from octavo.config.engine import EngineConfig
+from octavo.config.engine import EngineConfig, SchedulerConfig
 from octavo.engine.core import EngineCore
 from octavo.executors.executor import Executor, LoadedModel
 from octavo.kvcache.block_table import blocks_for
@@ -47,13 +47,20 @@ class MemoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The cache while one step ran for `seconds`: `tokens` are the slots that held a token, those that the step wrote included."""
+    """The cache while one step ran for `seconds`: `tokens` are the slots that held a token, those that the step wrote included. The step had
+    `room` if neither its token budget nor its seats were used up, so that whoever waited did so for memory."""
 
     seconds: float
     running: int
     waiting: int
     blocks: int
     tokens: int
+    room: bool
+
+    @property
+    def waits_for_memory(self) -> bool:
+        """Whether requests waited and nothing but memory kept them."""
+        return self.waiting > 0 and self.room
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +164,7 @@ def replay(session: Session, config: EngineConfig, trace: Trace, policy: str, cl
     """All requests of the trace at once, under a policy."""
     cache = trace.manager(policy)
     scheduler = Scheduler(config.scheduler, cache, max_model_len=trace.max_model_len, vocab_size=session.info.vocab_size)
-    with _engine(session, scheduler, clock) as moments:
+    with _engine(session, scheduler, config.scheduler, clock) as moments:
         start = clock()
         outputs = session.generate(trace.workload.asks)
         seconds = clock() - start
@@ -166,10 +173,10 @@ def replay(session: Session, config: EngineConfig, trace: Trace, policy: str, cl
 
 
 @contextmanager
-def _engine(session: Session, scheduler: Scheduler, clock: Callable[[], float]) -> Iterator[list[Moment]]:
+def _engine(session: Session, scheduler: Scheduler, config: SchedulerConfig, clock: Callable[[], float]) -> Iterator[list[Moment]]:
     """The session's model under another scheduler, and the moments of the steps that it runs meanwhile."""
     usual = session.llm._core
-    watched = _Watched(usual._executor, scheduler, clock)
+    watched = _Watched(usual._executor, scheduler, config, clock)
     session.llm._core = EngineCore(scheduler, watched, usual.info)
     try:
         yield watched.moments
@@ -180,9 +187,10 @@ def _engine(session: Session, scheduler: Scheduler, clock: Callable[[], float]) 
 class _Watched:
     """An executor that notes the cache's state while each step runs, when its blocks are taken and none of it has ended yet."""
 
-    def __init__(self, executor: Executor, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+    def __init__(self, executor: Executor, scheduler: Scheduler, config: SchedulerConfig, clock: Callable[[], float]) -> None:
         self._executor = executor
         self._scheduler = scheduler
+        self._config = config
         self._clock = clock
         self.moments: list[Moment] = []
 
@@ -214,7 +222,8 @@ class _Watched:
         stats = self._scheduler.stats()
         if plan.scheduled:
             written = sum(share.num_tokens - share.num_cached for share in plan.scheduled)
-            self.moments.append(Moment(seconds, stats.running, stats.waiting, stats.blocks_used, stats.tokens_held + written))
+            room = stats.step_tokens < self._config.max_num_batched_tokens and stats.running < self._config.max_num_seqs
+            self.moments.append(Moment(seconds, stats.running, stats.waiting, stats.blocks_used, stats.tokens_held + written, room))
         return result
 
     def close(self) -> None:
@@ -223,9 +232,9 @@ class _Watched:
 
 
 def figures_of(replay: Replay, trace: Trace) -> dict[str, Any]:
-    """What a replay shows; means are by time, and of the steps during which requests waited, as only then memory was what they waited for.
-    All None but the counts for a trace that never waits."""
-    waiting = [moment for moment in replay.moments if moment.waiting]
+    """What a replay shows; means are by time, and of the steps during which requests waited for memory. All None but the counts for a trace
+    that never does."""
+    waiting = [moment for moment in replay.moments if moment.waits_for_memory]
     slots = trace.num_blocks * trace.block_size
     return {
         "seconds": replay.seconds,
@@ -267,7 +276,7 @@ def _table(trace: Trace, figures: dict[str, dict[str, Any]]) -> Table:
         "preemptions",
         "output tokens/s",
         "s",
-        "s with requests waiting",
+        "s waiting for memory",
     ]
     rows = [
         [
@@ -291,7 +300,7 @@ def _table(trace: Trace, figures: dict[str, dict[str, Any]]) -> Table:
     )
     note = (
         "tokens, reserved: share of the KV memory that holds tokens, and that is taken; filled: of what is taken; means by time while "
-        "requests wait"
+        "requests wait for memory"
     )
     return Table(title, heads, rows, note)
 
