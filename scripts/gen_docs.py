@@ -71,7 +71,7 @@ def refused_section() -> str:
         fine = [f"`{value}`" for value in refused.harmless] or ([f"`--no-{refused.flag[2:]}`"] if refused.switch else [])
         spelled = ", ".join(f"`{name}`" for name in (refused.flag, *refused.aliases))
         rows.append([spelled, ", ".join(fine), refused.hint[:1].upper() + refused.hint[1:]])
-    always = " and ".join(f"`{flag}`" for flag in ALWAYS_ON)
+    always = ", ".join(f"`{flag}`" for flag in ALWAYS_ON)
     return (
         "## Flags of `vllm serve` that are refused\n\n"
         "`octavo serve` refuses these by name, with exit code 2, unless the value asks for what Octavo does anyway. "
@@ -107,7 +107,7 @@ def cli_page() -> str:
     return (
         f"{NOTICE}# Command line\n\n"
         "Errors are one sentence on stderr, and so is wrong usage (`octavo pull: Missing argument 'MODEL'.`). "
-        "Exit codes: 0 done, 1 an error, 2 wrong usage, 130 Ctrl-C, "
+        "Exit codes: 0 done, 1 an error, such as a value that can't hold, 2 a command line that can't be read, 130 Ctrl-C, "
         "141 the reader of stdout went away.\n\n"
         "Sizes are written like `2GiB`, `512MiB`, `1.5GB` or in bytes: KiB, MiB, GiB, TiB (and K, M, G, T) are powers of 1024, "
         "KB, MB, GB, TB of 1000.\n\n" + environment_section() + "".join(sections) + refused_section()

@@ -82,7 +82,7 @@ def test_a_budget_beyond_what_is_available() -> None:
 def test_a_given_number_of_blocks() -> None:
     pool = size(num_blocks_override=7000, seats=1, kv_cache_memory=5)
     assert pool.num_blocks == 7000
-    assert "7,000 blocks of 16 tokens, 6.84 GiB of fp8 (as num_blocks_override says)" in pool.explanation
+    assert "7,000 blocks of 16 tokens, 6.84 GiB of fp8 (as num_gpu_blocks_override says)" in pool.explanation
 
 
 @pytest.mark.parametrize("blocks", [15 * 1024 + 1, 10**18])
@@ -217,6 +217,8 @@ def test_options_of_swapping() -> None:
         SchedulerConfig(preemption_mode="drop")
     with pytest.raises(ConfigError, match='preemption_mode: "swap" needs a swap_space to swap to'):
         EngineConfig(scheduler=SchedulerConfig(preemption_mode="swap"))
+    with pytest.raises(ConfigError, match='preemption_mode: "recompute" never uses a swap_space'):
+        EngineConfig(scheduler=SchedulerConfig(preemption_mode="recompute"), cache=CacheConfig(swap_space=GIB))
     with pytest.raises(ConfigError, match="swap_space: must be from 0 to"):
         CacheConfig(swap_space=-1)
     assert CacheConfig(swap_space="1.5GiB").swap_space == 3 << 29  # type: ignore[arg-type]

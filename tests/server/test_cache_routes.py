@@ -8,6 +8,7 @@ from error_shape import check
 from fake_llm import FakeLLM
 
 from octavo.protocol.errors import PrefixCacheError
+from octavo.server.kv_cache import IN_USE
 
 ROUTES = [("/v1/completions", {"prompt": ["Hi", "Ho"]}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]})]
 
@@ -34,7 +35,7 @@ async def test_reset(client: httpx.AsyncClient, llm: FakeLLM) -> None:
     llm.can_reset = False
     for query, asked in (("reset_running_requests=true", True), ("reset_running_requests=False", False)):
         reply = await client.post(f"/reset_prefix_cache?{query}")
-        assert (reply.status_code, reply.json()) == (200, {"success": False})
+        assert (reply.status_code, reply.json()) == (200, {"success": False, "reason": IN_USE})
         assert llm.resets[-1] is asked
     assert len(llm.resets) == 3
     assert (await client.get("/reset_prefix_cache")).status_code == 405

@@ -75,13 +75,13 @@ async def next_request_works(client: httpx.AsyncClient):
         ({"use_beam_search": True, "n": 9}, "n", ["beam_width 9 is too much"]),
         ({"use_beam_search": True, "length_penalty": 11}, "length_penalty", ["10"]),
         ({"use_beam_search": True, "length_penalty": "1"}, "length_penalty", ["number"]),
-        ({"use_beam_search": True, "early_stopping": "always"}, "early_stopping", []),
+        ({"use_beam_search": True, "early_stopping": "always"}, "early_stopping", ['may be true or false or "never"']),
         ({"use_beam_search": True, "early_stopping": 1}, "early_stopping", []),
         ({"length_penalty": 0.5}, "length_penalty", ["use_beam_search"]),
         ({"early_stopping": True}, "early_stopping", ["use_beam_search"]),
         ({"early_stopping": "never", "use_beam_search": False}, "early_stopping", ["use_beam_search"]),
         *(
-            ({"use_beam_search": True, name: value}, name, ["has no meaning with use_beam_search"])
+            ({"use_beam_search": True, name: value}, name, ["has no meaning with use_beam_search", "leave it out, or give "])
             for name, value in (
                 *(("temperature", 0.7), ("top_p", 0.9), ("top_k", 5), ("min_p", 0.1), ("presence_penalty", 1), ("frequency_penalty", 1)),
                 *(("repetition_penalty", 1.1), ("stop", "x"), ("stop", ["x"]), ("stop_token_ids", [3]), ("min_tokens", 1)),

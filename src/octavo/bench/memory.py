@@ -47,8 +47,8 @@ class MemoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The cache while one step ran for `seconds`: `tokens` are the slots that held a token, those that the step wrote included. The step had
-    `room` if neither its token budget nor its seats were used up, so that whoever waited did so for memory."""
+    """The cache while one step ran for `seconds`: `tokens` are the slots that held a token, those that the step wrote included. The step
+    had `room` if neither its token budget nor its seats were used up, so that whoever waited did so for memory."""
 
     seconds: float
     running: int

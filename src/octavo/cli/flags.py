@@ -247,6 +247,10 @@ _RENAMED = {
 }
 
 
+# What a message may name as a field of EngineConfig, and a person at the command line as a flag.
+ENGINE_FIELDS = frozenset(each.name for part in (MODEL, CACHE, SCHEDULER, BACKEND, ENGINE) for each in fields(part))
+
+
 def flag_name(param: str) -> str:
     """The flag that fills the field `param`."""
     return "--" + _RENAMED.get(param, param).replace("_", "-")

@@ -63,7 +63,9 @@ REFUSED: tuple[Refused, ...] = (
     Refused("--enable-lora", switch=True),
     *_values("--lora-modules", "--max-loras", "--max-lora-rank", "--max-cpu-loras"),
     *_values("--speculative-config", "--spec-method", "--spec-model", "--structured-outputs-config"),
-    *_values("--compilation-config", "--attention-backend"),
+    *_values("--compilation-config", "--attention-backend", "--max-seq-len-to-capture"),
+    *_switches("--calculate-kv-scales", "--use-v2-block-manager"),
+    Refused("--num-scheduler-steps", ("1",)),
     *_values("--chat-template-content-format", "--default-chat-template-kwargs"),
     *_switches("--enable-force-include-usage"),
     *_values("--ssl-keyfile", "--ssl-certfile", "--uds", "--middleware", "--otlp-traces-endpoint"),
@@ -76,7 +78,7 @@ REFUSED: tuple[Refused, ...] = (
 )
 
 # Switches for what Octavo always does, so that asking for it is no news and only the opposite is refused.
-ALWAYS_ON = ("--enable-chunked-prefill", "--enforce-eager", "--enable-prompt-tokens-details")
+ALWAYS_ON = ("--enable-chunked-prefill", "--enforce-eager", "--enable-prompt-tokens-details", "--disable-log-requests")
 # A permission that Octavo needs for no model: it never runs code that a checkpoint brings.
 PERMISSIONS = ("--trust-remote-code", "--no-trust-remote-code", "--trust-remote")
 

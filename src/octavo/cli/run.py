@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec
 
 import click
 
-from octavo.cli.flags import flag_name
+from octavo.cli.flags import ENGINE_FIELDS, flag_name
 from octavo.protocol.errors import ConfigError, OctavoError
 
 FAILED, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 # A message that begins with one of these goes on from the flag's name.
 _VERBS = ("must ", "is ", "holds ", "can't ")
+
+# A name of several words that is no part of a path, nor quoted.
+_FIELD = re.compile(r"(?<![\w./'\"-])[a-z]+(?:_[a-z]+)+(?![\w/'\"-]|\.\w)")
 
 P = ParamSpec("P")
 
@@ -28,14 +32,20 @@ def fail(message: str, code: int = FAILED) -> NoReturn:
 
 
 def sentence(error: OctavoError) -> str:
-    """The error's message, with a configuration field named as the flag that sets it."""
+    """The error's message, with configuration fields named as the flags that set them."""
     prefix = f"{error.param}: "
-    # A name in capitals is an environment variable's.
-    if not isinstance(error, ConfigError) or not error.param or error.param.isupper() or not error.message.startswith(prefix):
+    if not isinstance(error, ConfigError):
         return error.message
+    # A name in capitals is an environment variable's.
+    if not error.param or error.param.isupper() or not error.message.startswith(prefix):
+        return _with_flags(error.message)
     rest = error.message.removeprefix(prefix)
     colon = "" if rest.startswith(_VERBS) else ":"
-    return f"{flag_name(error.param)}{colon} {rest}"
+    return f"{flag_name(error.param)}{colon} {_with_flags(rest)}"
+
+
+def _with_flags(text: str) -> str:
+    return _FIELD.sub(lambda word: flag_name(word[0]) if word[0] in ENGINE_FIELDS else word[0], text)
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:

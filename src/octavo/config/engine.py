@@ -178,8 +178,9 @@ class EngineConfig:
         settle(self)
         exact = self.model.dtype != "float32" or self.backend.backend == "reference"
         require(exact, "dtype", 'float32 needs the backend "reference", which rounds nothing; the cpu backend keeps floats in bfloat16')
-        swaps = self.scheduler.preemption_mode == "swap"
-        require(not swaps or self.cache.swap_space > 0, "preemption_mode", '"swap" needs a swap_space to swap to')
+        mode, swap_space = self.scheduler.preemption_mode, self.cache.swap_space
+        require(mode != "swap" or swap_space > 0, "preemption_mode", '"swap" needs a swap_space to swap to')
+        require(mode != "recompute" or swap_space == 0, "preemption_mode", '"recompute" never uses a swap_space; leave one of them out')
         require(self.seed is None or -LARGEST - 1 <= self.seed <= LARGEST, "seed", f"must be from {-LARGEST - 1} to {LARGEST}")
 
     @property

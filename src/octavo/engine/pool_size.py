@@ -75,7 +75,7 @@ def _blocks_asked_for(config: EngineConfig, model: LoadedModel, total_memory: in
                 f"{_amount(available_memory)} of memory is available",
                 param="num_blocks_override",
             )
-        return blocks, "as num_blocks_override says"
+        return blocks, "as num_gpu_blocks_override says"
     if config.cache.kv_cache_memory is not None:
         budget = config.cache.kv_cache_memory
         if budget > available_memory:

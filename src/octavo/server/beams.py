@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from octavo.protocol.beam_search import BeamSearchParams
@@ -38,9 +39,14 @@ def check_beam_fields(request: Generation) -> None:
         value = getattr(request, name, None)
         if value is not None and value not in values:
             raise InvalidRequestError(
-                f"{name}: has no meaning with use_beam_search, which draws nothing, ends by end tokens and tells of its results alone.",
+                f"{name}: has no meaning with use_beam_search, which draws nothing, ends by end tokens and tells of its results alone; "
+                f"leave it out{_or_one_of(values)}.",
                 param=name,
             )
+
+
+def _or_one_of(values: tuple[Any, ...]) -> str:
+    return f", or give {' or '.join(json.dumps(value) for value in values)}" if values else ""
 
 
 def beam_params(request: Generation, beam_width: int, max_tokens: int) -> BeamSearchParams:

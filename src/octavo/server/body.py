@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 from collections.abc import AsyncGenerator
 from email.message import Message
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.inspect
 from starlette.requests import ClientDisconnect, Request
 
 from octavo.protocol.errors import InvalidRequestError, PayloadTooLargeError
@@ -175,8 +177,19 @@ def _explain(text: str, fields: dict[str, Any], kind: type[msgspec.Struct]) -> I
     wanted, _, got = problem.replace("Expected ", "must be ").replace("Invalid enum value", "can't be").partition(", got ")
     given = "" if "can't be" in wanted else _given(fields, path) or got
     sentence = _plain_words(f"{wanted}, not {given}" if given else wanted)
+    if "can't be" in wanted and (choices := _choices(kind, path)):
+        sentence += f", but may be {choices}"
     each = "each value " if "[...]" in place else ""
     return InvalidRequestError(f"{path}: {each}{sentence}.", param=path)
+
+
+def _choices(kind: type[msgspec.Struct], path: str) -> str:
+    """What a field of `kind` itself may be, if that is one of a few words; of fields further down nothing is said."""
+    field_type = next((each.type for each in msgspec.inspect.type_info(kind).fields if each.encode_name == path), None)  # type: ignore[attr-defined]
+    kinds = field_type.types if isinstance(field_type, msgspec.inspect.UnionType) else (field_type,)
+    words = [json.dumps(value) for each in kinds if isinstance(each, msgspec.inspect.LiteralType) for value in each.values]
+    flags = ["true", "false"] if any(isinstance(each, msgspec.inspect.BoolType) for each in kinds) else []
+    return " or ".join(flags + words)
 
 
 def _plain_words(text: str) -> str:

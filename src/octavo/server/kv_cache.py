@@ -15,12 +15,14 @@ from octavo.server.responses import KVBlock, KVBlocks, KVSummary, PrefixCacheRes
 RESET_FLAGS = ("reset_running_requests",)
 PAGE = {"offset": Whole(0, 2**31 - 1, 0), "limit": Whole(1, 1000, 100)}
 HASH_DIGITS = 12
+IN_USE = "requests hold blocks; wait for them, or have them computed again with reset_running_requests=true"
 
 
 async def reset_prefix_cache(ctx: ServerContext, request: Request) -> Response:
     """Forgets what can be found by what it holds; `reset_running_requests=true` takes the blocks of running requests, too."""
     flags = read_flags(request, RESET_FLAGS)
-    return json_response(PrefixCacheReset(await ctx.llm.reset_prefix_cache(**flags)))
+    done = await ctx.llm.reset_prefix_cache(**flags)
+    return json_response(PrefixCacheReset(done, None if done else IN_USE))
 
 
 async def save_prefix_cache(ctx: ServerContext, request: Request) -> Response:

@@ -131,7 +131,7 @@ def check_room(prompts: list[TokenPrompt], max_tokens: int, max_model_len: int, 
     longest = max(len(prompt.token_ids) for prompt in prompts)
     if longest + max_tokens > max_model_len:
         raise InvalidRequestError(
-            f"{param}: {max_tokens} tokens of output and {longest} of prompt make {longest + max_tokens}, but the model's context is "
+            f"{param}: {max_tokens} tokens of output and {longest} of prompt make {longest + max_tokens}, but the longest request here is "
             f"{max_model_len} tokens.",
             param=param,
             code="context_length_exceeded",

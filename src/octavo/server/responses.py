@@ -235,10 +235,11 @@ class Version(Struct):
     version: str
 
 
-class PrefixCacheReset(Struct):
-    """The answer of /reset_prefix_cache: whether the cache was emptied, which blocks in use prevent."""
+class PrefixCacheReset(Struct, omit_defaults=True):
+    """The answer of /reset_prefix_cache: whether the cache was emptied, and what prevented it."""
 
     success: bool
+    reason: str | None = None
 
 
 class PrefixCacheSaved(Struct):

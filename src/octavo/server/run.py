@@ -181,7 +181,9 @@ class _Process:
         names = ", ".join(context.model_names)
         if not options.api_key and not is_loopback(self._listener):
             print(f"octavo: {OPEN_TO_ALL.format(port=self._listener.getsockname()[1])}", file=sys.stderr, flush=True)
-        print(f"Octavo {__version__} serves {names} at {url(self._listener)} (API docs at /docs)", flush=True)
+        # A browser sends no key.
+        docs = "" if options.api_key else " (API docs at /docs)"
+        print(f"Octavo {__version__} serves {names} at {url(self._listener)}{docs}", flush=True)
         dead = asyncio.create_task(llm.wait_dead())
         stop = asyncio.create_task(self._stop.wait())
         await asyncio.wait((serving, dead, stop), return_when=asyncio.FIRST_COMPLETED)
