@@ -294,6 +294,15 @@ def test_a_model_of_code_of_its_own(changed_model: Callable[..., str]) -> None:
         LLM(path, trust_remote_code=True, quiet=True)
 
 
+def test_out_of_memory_ends_in_advice(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Any, *sizes: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("octavo.executors.in_process.InProcessExecutor.allocate", full)
+    with pytest.raises(ModelLoadError, match=r"out of memory: lower gpu_memory_utilization .* or serve a smaller or quantized model"):
+        LLM(str(tiny_llama), quiet=True)
+
+
 def test_an_adapter_is_refused_by_name(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match=r"^lora_request: 'mine' can't be applied") as caught:
         llm.generate(PROMPTS, GREEDY, lora_request=[None, LoRARequest("mine", 1, "somewhere"), None])

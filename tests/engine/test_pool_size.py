@@ -15,6 +15,7 @@ from octavo.graph.graph import CacheLayer
 from octavo.protocol.errors import ConfigError
 
 MIB, GIB = 1 << 20, 1 << 30
+ADVICE = "; ask for less, or serve a smaller or quantized model"
 # A block of 16 tokens takes 1 MiB; a request of the full 1000 tokens needs 63.
 MODEL = LoadedModel(
     "llama", "reference", vocab_size=100, max_model_len=1000, weights_bytes=2 * GIB, kv_bytes_per_block=MIB, kv_cache_dtype="fp8"
@@ -75,7 +76,7 @@ def test_a_given_budget() -> None:
 
 def test_a_budget_beyond_what_is_available() -> None:
     error = refused(kv_cache_memory=16 * GIB)
-    assert error.message == "kv_cache_memory: 16.00 GiB was asked for, but only 15.00 GiB of memory is available"
+    assert error.message == f"kv_cache_memory: 16.00 GiB was asked for, but only 15.00 GiB of memory is available{ADVICE}"
     assert error.param == "kv_cache_memory"
 
 
@@ -89,7 +90,7 @@ def test_a_given_number_of_blocks() -> None:
 def test_more_blocks_than_memory(blocks: int) -> None:
     error = refused(num_blocks_override=blocks)
     assert error.message.startswith(f"num_blocks_override: {blocks:,} blocks take ")
-    assert error.message.endswith(", but only 15.00 GiB of memory is available")
+    assert error.message.endswith(f", but only 15.00 GiB of memory is available{ADVICE}")
     assert error.param == "num_blocks_override"
     assert size(num_blocks_override=15 * 1024).num_blocks == 15 * 1024
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,15 +30,21 @@ UNHURRIED = ("--backend", "reference")
 class LiveServer:
     """Started when `with` is entered, and by then answering unless `ready` is false; gone with its engine when it is left.
 
-    `arguments` follow `octavo serve MODEL`. Its temporary files lie in a folder of its own, and `left_behind` names those still there.
+    `arguments` follow `octavo serve MODEL`, unless there is a whole `command`. Its
+    temporary files lie in a folder of its own, and `left_behind` names those still there.
     `http` is a client of it, for any number of threads.
     """
 
-    def __init__(self, model: str | Path, *arguments: str, ready: bool = True) -> None:
+    def __init__(
+        self, model: str | Path, *arguments: str, ready: bool = True, command: Sequence[str] = (), cwd: Path | None = None
+    ) -> None:
         self.model = str(model)
         self._command = [sys.executable, "-m", "octavo", "serve", str(model), *arguments]
         if "--port" not in arguments:
             self._command += ["--port", "0"]
+        if command:
+            self._command = list(command)
+        self._cwd = cwd
         self._ready = ready
         self._out, self._err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
         self._said = ("", "")
@@ -53,6 +60,7 @@ class LiveServer:
             stdout=self._out,
             stderr=self._err,
             env={**os.environ, "TMPDIR": str(self._folder)},
+            cwd=self._cwd,
             start_new_session=True,
         )
         self.pids.add(self.process.pid)

@@ -10,6 +10,7 @@ from octavo.kvcache.window import Window
 from octavo.protocol.errors import ConfigError
 
 GIB = 1 << 30
+_ADVICE = "; ask for less, or serve a smaller or quantized model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def _blocks_asked_for(config: EngineConfig, model: LoadedModel, total_memory: in
         if blocks * model.kv_bytes_per_block > available_memory:
             raise ConfigError(
                 f"num_blocks_override: {blocks:,} blocks take {_amount(blocks * model.kv_bytes_per_block)}, but only "
-                f"{_amount(available_memory)} of memory is available",
+                f"{_amount(available_memory)} of memory is available{_ADVICE}",
                 param="num_blocks_override",
             )
         return blocks, "as num_gpu_blocks_override says"
@@ -80,7 +81,7 @@ def _blocks_asked_for(config: EngineConfig, model: LoadedModel, total_memory: in
         budget = config.cache.kv_cache_memory
         if budget > available_memory:
             raise ConfigError(
-                f"kv_cache_memory: {_amount(budget)} was asked for, but only {_amount(available_memory)} of memory is available",
+                f"kv_cache_memory: {_amount(budget)} was asked for, but only {_amount(available_memory)} of memory is available{_ADVICE}",
                 param="kv_cache_memory",
             )
         return budget // model.kv_bytes_per_block, f"kv_cache_memory {_amount(budget)}"

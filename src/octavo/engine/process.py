@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
+from octavo.engine.core import OUT_OF_MEMORY as NO_MEMORY_TO_START
 from octavo.engine.core import EngineCore, build_core
 from octavo.engine.messages import (
     Abort,
@@ -38,7 +39,7 @@ from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadEr
 from octavo.protocol.wire import EngineOutput
 
 LINGER_MS = 2000
-OUT_OF_MEMORY = "the machine ran out of memory in a step: lower max_num_batched_tokens, max_num_seqs or the KV cache's memory"
+OUT_OF_MEMORY = "the machine ran out of memory in a step: lower max_num_batched_tokens, max_num_seqs or gpu_memory_utilization, or quantize"
 
 
 class EngineLoop:
@@ -151,9 +152,7 @@ def failure(error: BaseException) -> Failed:
     if isinstance(error, ConfigError):
         return Failed("config", error.message, error.param)
     if isinstance(error, MemoryError):
-        return Failed(
-            "engine", "the machine is out of memory: lower gpu_memory_utilization or max_model_len, or serve a smaller or quantized model"
-        )
+        return Failed("engine", NO_MEMORY_TO_START)
     return Failed("engine", f"{type(error).__name__}: {error}")
 
 

@@ -1,0 +1,8 @@
+"""A share of the memory, and a limit on the context."""
+
+import os
+
+from vllm import LLM
+
+llm = LLM(model=os.environ.get("MODEL", "smollm2"), gpu_memory_utilization=0.7, max_model_len=4096)
+print(llm.generate("The cache holds")[0].outputs[0].text)
