@@ -227,6 +227,12 @@ vLLM's first API: `prompt`, one string, and the fields of completions and chat a
 `{{"text": [...]}}`, the prompt with what follows it, once for each of `n`; with `stream` it is a line of such JSON for each step, with all
 the text so far.
 
+## `/v1/embeddings`
+
+{fields_table(schemas["EmbeddingRequest"]["properties"], schemas["EmbeddingRequest"], schemas)}
+`pooling` is `--pooling` of the server unless given: `last`, the hidden state of the last token after the model's last norm, or `mean`,
+that of all tokens. Vectors have a length of 1 unless `normalize` is false. `dimensions` may only be what the model has.
+
 ## `/tokenize` and `/detokenize`
 
 {fields_table(own(TokenizeRequest, schemas["TokenizeRequest"]), schemas["TokenizeRequest"], schemas)}

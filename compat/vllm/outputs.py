@@ -1,5 +1,5 @@
 """What a request gets."""
 
-from octavo import CompletionOutput, RequestOutput
+from octavo import CompletionOutput, EmbeddingRequestOutput, PoolingRequestOutput, RequestOutput
 
-__all__ = ["CompletionOutput", "RequestOutput"]
+__all__ = ["CompletionOutput", "EmbeddingRequestOutput", "PoolingRequestOutput", "RequestOutput"]

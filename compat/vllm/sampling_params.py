@@ -1,5 +1,5 @@
 """How a request wants its tokens chosen."""
 
-from octavo import BeamSearchParams, SamplingParams
+from octavo import BeamSearchParams, SamplingParams, StructuredOutputsParams
 
-__all__ = ["BeamSearchParams", "SamplingParams"]
+__all__ = ["BeamSearchParams", "SamplingParams", "StructuredOutputsParams"]

@@ -118,7 +118,7 @@ class BoundProgram {
     return changed;
   }
 
-  // The logits [samples, vocabulary]: a view that the next run overwrites, or leaves behind if it needs more room.
+  // The logits [samples drawn from, vocabulary]: a view that the next run overwrites, or leaves behind if it needs more room.
   Logits run(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
              const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows) {
     const Turn turn(running_);
@@ -132,7 +132,7 @@ class BoundProgram {
     auto kept = std::make_unique<Kept>(program_.logits_memory());
     const nb::capsule owner(kept.get(), [](void* pointer) noexcept { delete static_cast<Kept*>(pointer); });
     kept.release();
-    return {logits, {step.samples, program_.vocabulary()}, owner};
+    return {logits, {step.drawn(), program_.vocabulary()}, owner};
   }
 
   // A step and its sampling in one call; see SamplingInputs and SamplingResults. `records` holds a SamplingRow for each of logit_rows.
@@ -148,6 +148,12 @@ class BoundProgram {
       results = &program_.run_and_sample(step, sampling);
     }
     return as_tuple(*results);
+  }
+
+  // The hidden states that the last step wanted, one after another, as a copy.
+  nb::bytes hidden() {
+    const Turn turn(running_);
+    return nb::bytes(program_.hidden().data(), program_.hidden().size() * sizeof(float));
   }
 
   nb::bytes read_block(std::int64_t block) {
@@ -179,9 +185,10 @@ class BoundProgram {
  private:
   static StepInputs step_of(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
                             const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows) {
-    const StepInputs step{token_ids.shape(0),  sequence_lengths.shape(0), logit_rows.shape(0),     block_tables.shape(1),
+    StepInputs step{token_ids.shape(0),  sequence_lengths.shape(0), logit_rows.shape(0),     block_tables.shape(1),
                           token_ids.data(),    positions.data(),          slots.data(),            query_starts.data(),
                           sequence_lengths.data(), block_tables.data(),   logit_rows.data()};
+    while (step.hidden < step.samples && logit_rows.data()[step.samples - 1 - step.hidden] < 0) ++step.hidden;
     require(positions.shape(0) == step.tokens && slots.shape(0) == step.tokens, "token_ids, positions and slots differ in length");
     require(query_starts.shape(0) == step.sequences + 1 && block_tables.shape(0) == step.sequences, "the sequences differ in number");
     return step;
@@ -284,6 +291,7 @@ NB_MODULE(_native, module) {
       .def("write_block", &BoundProgram::write_block)
       .def("share_prefixes", [](BoundProgram& p, bool share) { p->share_prefixes(share); })
       .def("run", &BoundProgram::run)
+      .def("hidden", &BoundProgram::hidden)
       .def("run_and_sample", &BoundProgram::run_and_sample)
       .def("sample", &BoundProgram::sample);
 }

@@ -125,7 +125,7 @@ void Program::run_op(const GatherOp& op, Member& member, const StepInputs& step)
   FloatBuffer& target = floats_[op.target];
   member.share(step.samples, chunk_of(step.samples, member.size()), [&](std::size_t begin, std::size_t end) {
     for (std::size_t sample = begin; sample < end; ++sample) {
-      std::memcpy(target.row(sample), source.row(static_cast<std::size_t>(step.logit_rows[sample])), source.width * sizeof(float));
+      std::memcpy(target.row(sample), source.row(step.row_of(sample)), source.width * sizeof(float));
     }
   });
 }
@@ -150,8 +150,10 @@ void Program::run_op(const ConvertOp& op, Member& member, const StepInputs& step
 }
 
 void Program::run_op(const ProductOp& op, Member& member, const StepInputs& step) {
-  const std::size_t rows = rows_of(activations_[op.source].samples, step);
-  const Activations source = activations(op.source, member, rows).view();
+  const std::size_t given = rows_of(activations_[op.source].samples, step);
+  const Activations source = activations(op.source, member, given).view();
+  // Rows whose hidden state is all that is wanted have no logits, and come last.
+  const std::size_t rows = &op == &logits_product() ? step.drawn() : given;
   FloatBuffer& target = floats_[op.target];
   const Store how = op.add ? Store::kAdd : Store::kAssign;
   const std::size_t row_blocks = blocks(rows, kRowBlock);

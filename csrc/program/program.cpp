@@ -180,28 +180,42 @@ void Program::check(const StepInputs& step) const {
   check_step(step, vocabulary_, cache_.num_blocks(), cache_.block_size(), window);
 }
 
-const float* Program::logits() { return floats_[std::get<ProductOp>(operations_.back()).target].row(0); }
+const ProductOp& Program::logits_product() const { return std::get<ProductOp>(operations_.back()); }
 
-std::shared_ptr<const std::uint8_t[]> Program::logits_memory() const {
-  return floats_[std::get<ProductOp>(operations_.back()).target].memory.keep();
+const float* Program::logits() { return floats_[logits_product().target].row(0); }
+
+std::shared_ptr<const std::uint8_t[]> Program::logits_memory() const { return floats_[logits_product().target].memory.keep(); }
+
+// The last norm has put them into the form that the logits' product takes; here they are norms in float32.
+void Program::keep_hidden(const StepInputs& step) {
+  const auto* norm = operations_.size() < 2 ? nullptr : std::get_if<NormOp>(&operations_[operations_.size() - 2]);
+  require(step.hidden == 0 || norm != nullptr, "there is no norm before the logits, so there are no hidden states");
+  const std::size_t width = step.hidden == 0 ? 0 : floats_[norm->source].width;
+  hidden_.resize(step.hidden * width);
+  for (std::size_t i = 0; i < step.hidden; ++i) {
+    const float* source = floats_[norm->source].row(step.drawn() + i);
+    kernels_.rms_norm_row(source, vectors_[norm->vector].data(), norm->epsilon, width, hidden_.data() + i * width);
+  }
 }
 
 const float* Program::run(const StepInputs& step) {
   check(step);
   prepare(step);
   team_->run([&](Member& member) { execute(member, step); });
+  keep_hidden(step);
   return logits();
 }
 
 const SamplingResults& Program::run_and_sample(const StepInputs& step, const SamplingInputs& sampling) {
   check(step);
-  require(sampling.rows.size() == step.samples, "the rows to sample differ in number from the rows of logits");
+  require(sampling.rows.size() == step.drawn(), "the rows to sample differ in number from the rows of logits");
   sampler_.prepare(sampling);
   prepare(step);
   team_->run([&](Member& member) {
     execute(member, step);
     sampler_.run(member, sampling, logits());
   });
+  keep_hidden(step);
   return sampler_.results();
 }
 
@@ -212,7 +226,10 @@ const SamplingResults& Program::sample(const float* logits, const SamplingInputs
 }
 
 void Program::prepare(const StepInputs& step) {
-  for (FloatBuffer& buffer : floats_) buffer.reserve(std::max<std::size_t>(1, rows_of(buffer.samples, step)));
+  const std::size_t logits_target = logits_product().target;
+  for (std::size_t i = 0; i < floats_.size(); ++i) {
+    floats_[i].reserve(std::max<std::size_t>(1, i == logits_target ? step.drawn() : rows_of(floats_[i].samples, step)));
+  }
   for (ActivationBuffer& buffer : activations_) buffer.reserve(std::max<std::size_t>(1, rows_of(buffer.samples, step)));
   for (Scratch& scratch : scratch_) {
     for (ActivationBuffer& buffer : scratch.activations) buffer.reserve(1);

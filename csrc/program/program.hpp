@@ -119,13 +119,16 @@ class Program {
   Cache& cache() { return cache_; }
   const Cache& cache() const { return cache_; }
 
-  // Runs one step; the result is [samples][vocabulary] floats, valid until the next run. Whoever looks at them for longer holds
+  // Runs one step; the result is [samples that are drawn from][vocabulary] floats, valid until the next run. Whoever looks at them for longer holds
   // `logits_memory`: the next run may overwrite them, but does not free them then.
   const float* run(const StepInputs& step);
   std::shared_ptr<const std::uint8_t[]> logits_memory() const;
 
   // Runs one step and samples a token for each of its rows of logits; the result is valid until the next of these two.
   const SamplingResults& run_and_sample(const StepInputs& step, const SamplingInputs& sampling);
+
+  // The hidden states, after the last norm, that the last step wanted: [hidden][width] floats.
+  const std::vector<float>& hidden() const { return hidden_; }
 
   // Samples from logits [rows][vocabulary].
   const SamplingResults& sample(const float* logits, const SamplingInputs& sampling);
@@ -149,6 +152,8 @@ class Program {
   void prepare(const StepInputs& step);
   void check(const StepInputs& step) const;
   const float* logits();
+  const ProductOp& logits_product() const;
+  void keep_hidden(const StepInputs& step);
   void execute(Member& member, const StepInputs& step);
   std::size_t rows_of(bool samples, const StepInputs& step) const { return samples ? step.samples : step.tokens; }
   ActivationBuffer& activations(std::size_t index, Member& member, std::size_t rows);
@@ -200,6 +205,7 @@ class Program {
 
   // Of the step that runs.
   std::vector<StripRun> runs_;
+  std::vector<float> hidden_;
   std::vector<AttentionPlan> plans_;
   std::vector<AlignedBytes> cosines_, sines_;  // for each rope [tokens][frequencies]
   AlignedBytes queries_;                       // [kv head][tokens · group][query_bytes]

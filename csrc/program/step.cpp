@@ -45,8 +45,9 @@ void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_
   for (std::size_t token = 0; token < step.tokens; ++token) {
     require(step.token_ids[token] >= 0 && static_cast<std::size_t>(step.token_ids[token]) < vocabulary, "a token id is out of range");
   }
+  require(step.hidden <= step.samples, "more hidden states are wanted than there are samples");
   for (std::size_t sample = 0; sample < step.samples; ++sample) {
-    require(step.logit_rows[sample] >= 0 && static_cast<std::size_t>(step.logit_rows[sample]) < step.tokens, "a logit row is out of range");
+    require(step.row_of(sample) < step.tokens, "a logit row is out of range");
   }
 }
 

@@ -25,7 +25,14 @@ struct StepInputs {
   const std::int32_t* query_starts;      // [sequences + 1]
   const std::int32_t* sequence_lengths;  // [sequences]
   const std::int32_t* block_tables;      // [sequences][table_width], −1 beyond a sequence's end, and for what it has given back
-  const std::int32_t* logit_rows;        // [samples]
+  const std::int32_t* logit_rows;        // [samples], the last `hidden` of them as ~row
+  std::size_t hidden = 0;                // samples, the last ones, whose hidden state is wanted and no logits
+
+  std::size_t drawn() const { return samples - hidden; }
+  std::size_t row_of(std::size_t sample) const {
+    const std::int32_t row = logit_rows[sample];
+    return static_cast<std::size_t>(sample < drawn() ? row : ~row);
+  }
 };
 
 // Tokens of one sequence that fall into one strip of the cache: whoever takes the run is the only one to write that strip.

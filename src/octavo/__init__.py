@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
     from octavo.api.llm import LLM
     from octavo.protocol.beam_search import BeamSearchParams
-    from octavo.protocol.outputs import BeamSearchOutput, BeamSearchSequence, CompletionOutput, Logprob, RequestOutput
+    from octavo.protocol.outputs import (
+        BeamSearchOutput,
+        BeamSearchSequence,
+        CompletionOutput,
+        EmbeddingRequestOutput,
+        Logprob,
+        PoolingRequestOutput,
+        RequestOutput,
+    )
+    from octavo.protocol.pooling import PoolingParams
     from octavo.protocol.sampling import SamplingParams
     from octavo.protocol.structured_outputs import StructuredOutputsParams
 
@@ -26,6 +35,9 @@ _HOMES = {
     "CompletionOutput": "octavo.protocol.outputs",
     "Logprob": "octavo.protocol.outputs",
     "BeamSearchParams": "octavo.protocol.beam_search",
+    "PoolingParams": "octavo.protocol.pooling",
+    "EmbeddingRequestOutput": "octavo.protocol.outputs",
+    "PoolingRequestOutput": "octavo.protocol.outputs",
     "BeamSearchOutput": "octavo.protocol.outputs",
     "BeamSearchSequence": "octavo.protocol.outputs",
     "StructuredOutputsParams": "octavo.protocol.structured_outputs",
@@ -38,7 +50,10 @@ __all__ = [
     "BeamSearchParams",
     "BeamSearchSequence",
     "CompletionOutput",
+    "EmbeddingRequestOutput",
     "Logprob",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",

@@ -72,7 +72,7 @@ def test_every_flag_reaches_its_field(run):
         ],
         *["--max-body-size", "1MiB", "--max-logprobs", "5", "--chat-template", "t", "--response-role", "bot", "--allowed-origins", "*"],
         *["--trust-request-chat-template", "--no-enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"],
-        *["--root-path", "/x", "--log-level", "debug", "--access-log", "--shutdown-timeout", "1.5"],
+        *["--root-path", "/x", "--log-level", "debug", "--access-log", "--shutdown-timeout", "1.5", "--pooling", "mean"],
     )
     assert code == 3
     assert config == EngineConfig(
@@ -101,6 +101,7 @@ def test_every_flag_reaches_its_field(run):
         uvicorn_log_level="debug",
         access_log=True,
         shutdown_timeout=1.5,
+        pooling="mean",
     )
     # Each value above differs from its default, so a flag that went nowhere would show; and no field is without one.
     for part, default in [

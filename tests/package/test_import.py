@@ -63,7 +63,8 @@ def test_grammars_are_loaded_with_the_first_one_only():
 def test_the_public_surface():
     assert octavo.__all__ == [
         *("LLM", "AsyncLLM", "BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence"),
-        *("CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"),
+        *("CompletionOutput", "EmbeddingRequestOutput", "Logprob", "PoolingParams", "PoolingRequestOutput"),
+        *("RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"),
     ]
     assert set(octavo.__all__) <= set(dir(octavo))
     for name in octavo.__all__:

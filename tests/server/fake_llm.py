@@ -12,7 +12,16 @@ from typing import Any, ClassVar
 from octavo.api.prompts import Prompt, prompt_parts
 from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import EngineDeadError, InvalidRequestError, OctavoError
-from octavo.protocol.outputs import CompletionOutput, Logprob, PositionLogprobs, RequestMetrics, RequestOutput
+from octavo.protocol.outputs import (
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    Logprob,
+    PositionLogprobs,
+    RequestMetrics,
+    RequestOutput,
+)
+from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import BlocksPage, BlockState, EngineInfo, EngineStats
 from octavo.text.pieces import PieceDecoder
@@ -60,7 +69,7 @@ class Call:
     """What the server asked of the fake, and how it went."""
 
     prompt: list[int]
-    sampling: SamplingParams | BeamSearchParams
+    sampling: SamplingParams | BeamSearchParams | PoolingParams
     request_id: str
     stream: bool
     cache_salt: str | None = None
@@ -99,7 +108,18 @@ class FakeLLM:
 
     def __post_init__(self) -> None:
         self.info = EngineInfo(
-            self.model, "LlamaForCausalLM", "reference", VOCAB_SIZE, self.max_model_len, 16, 64, 1, 4096, "0", kv_cache_dtype="float32"
+            self.model,
+            "LlamaForCausalLM",
+            "reference",
+            VOCAB_SIZE,
+            self.max_model_len,
+            16,
+            64,
+            1,
+            4096,
+            "0",
+            kv_cache_dtype="float32",
+            hidden_size=3,
         )
         self.tokenizer = ByteTokenizer()
         self.stats = EngineStats()
@@ -195,6 +215,20 @@ class FakeLLM:
                 outputs.insert(0, sample.whole)
             call.finished = True
             yield RequestOutput(request_id, None, ids, outputs, True, RequestMetrics(time.monotonic()), 1)
+        finally:
+            call.closed = True
+
+    async def embed(
+        self, prompt: Prompt, params: PoolingParams, request_id: str, *, add_special_tokens: bool = True, priority: int = 0
+    ) -> EmbeddingRequestOutput:
+        """The vector is the prompt's length, its last token and 1."""
+        ids = prompt_parts(prompt).token_ids
+        call = Call(ids, params, request_id, False, priority=priority)
+        self.calls.append(call)
+        try:
+            await self._wait_for_turn(call)
+            call.finished = True
+            return EmbeddingRequestOutput(request_id, EmbeddingOutput([float(len(ids)), float(ids[-1]), 1.0]), ids)
         finally:
             call.closed = True
 

@@ -55,8 +55,9 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "skip_tokenizer_init": (False,),
     "load_format": ("auto",),
     "config_format": ("auto",),
-    "runner": ("auto",),
-    "convert": ("auto",),
+    # Whatever generates embeds too.
+    "runner": ("auto", "generate", "pooling"),
+    "convert": ("auto", "none", "embed"),
     "hf_overrides": (None,),
     "hf_token": (None,),
     "disable_log_stats": (True,),

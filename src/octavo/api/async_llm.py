@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.api.embedding import Embedding
 from octavo.api.front_end import FrontEnd, open_front_end
 from octavo.api.generation import Generation
 from octavo.api.prompts import Prompt
@@ -17,7 +19,8 @@ from octavo.engine.client import EngineClient
 from octavo.loading.progress import progress_for
 from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError, OctavoError
-from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.outputs import EmbeddingRequestOutput, RequestOutput
+from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.structured_outputs import StructuredOutputsParams
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineStats
@@ -146,6 +149,27 @@ class AsyncLLM:
             request_id,
             stream=False,
         )
+
+    async def embed(
+        self,
+        prompt: Prompt,
+        params: PoolingParams,
+        request_id: str,
+        *,
+        add_special_tokens: bool = True,
+        priority: int = 0,
+    ) -> EmbeddingRequestOutput:
+        """The embedding of one prompt, its hidden states pooled. A cancelled call aborts the request. Raises as `generate` does."""
+        made: list[Embedding] = []
+
+        def prepare() -> Generation:
+            made.append(self._front.prepare_embedding(prompt, params, request_id, add_special_tokens=add_special_tokens, priority=priority))
+            return made[0]
+
+        async with aclosing(self._follow(prepare, request_id, stream=False)) as outputs:
+            async for _ in outputs:
+                pass
+        return made[0].embedded()
 
     async def _follow(
         self,

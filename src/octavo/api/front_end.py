@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from octavo.api.embedding import Embedding, check_dimensions
 from octavo.api.generation import SEED_LIMIT, Generation
 from octavo.api.grammars import Grammars
 from octavo.api.prompts import Prompt, is_token_id, prompt_parts, truncated
@@ -22,6 +23,7 @@ from octavo.loading.progress import Progress
 from octavo.loading.resolve import resolve_model
 from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError, ModelLoadError
+from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineInfo
 from octavo.scheduling.limits import Limits
@@ -67,6 +69,7 @@ class FrontEnd:
         self._grammars: Grammars | None = None
         self._limits: Limits | None = None
         self._vocab_size = 0
+        self._hidden_size = 0
 
     def attach(self, info: EngineInfo) -> None:
         """Learns the limits of the engine."""
@@ -74,6 +77,7 @@ class FrontEnd:
         policy, seats = self._scheduler.scheduling_policy, self._scheduler.max_num_seqs
         self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size, policy, seats, window)
         self._vocab_size = info.vocab_size
+        self._hidden_size = info.hidden_size
         self._grammars = Grammars(self.tokenizer, self.eos_token_ids, info.vocab_size, self._structured_outputs)
 
     @property
@@ -131,6 +135,36 @@ class FrontEnd:
         )
         return self._prepare(prompt, sampling, request_id, add_special_tokens, priority, params)
 
+    def prepare_embedding(
+        self, prompt: Prompt, params: PoolingParams, request_id: str, *, add_special_tokens: bool = True, priority: int = 0
+    ) -> Embedding:
+        """A prompt to be pooled, ready for the engine. Raises InvalidRequestError for a prompt or parameters that can't be served."""
+        if not isinstance(params, PoolingParams):
+            raise InvalidRequestError(f"pooling_params must be PoolingParams, not {type(params).__name__}", param="pooling_params")
+        params = replace(params)
+        check_dimensions(params.dimensions, self._hidden_size)
+        limits = self._attached()
+        limits.check_priority(priority)
+        parts = prompt_parts(prompt)
+        ids = self.tokenizer.encode(parts.text or "", add_special_tokens) if parts.token_ids is None else parts.token_ids
+        limits.check_prompt(ids, 0)
+        return Embedding(
+            params,
+            key=str(next(self._keys)),
+            request_id=request_id,
+            prompt=parts.text,
+            prompt_token_ids=ids,
+            tokenizer=self.tokenizer,
+            arrival_time=time.monotonic(),
+            cache_salt=parts.cache_salt,
+            priority=priority,
+        )
+
+    def _attached(self) -> Limits:
+        if self._limits is None:
+            raise RuntimeError("no engine is attached")
+        return self._limits
+
     def _prepare(
         self,
         prompt: Prompt,
@@ -141,15 +175,14 @@ class FrontEnd:
         beam_search: BeamSearchParams | None,
         grammar: str | None = None,
     ) -> Generation:
-        if self._limits is None:
-            raise RuntimeError("no engine is attached")
-        self._limits.check_priority(priority)
+        limits = self._attached()
+        limits.check_priority(priority)
         parts = prompt_parts(prompt)
         ids = self.tokenizer.encode(parts.text or "", add_special_tokens) if parts.token_ids is None else parts.token_ids
-        ids = truncated(ids, sampling.truncate_prompt_tokens, self._limits.context - (sampling.max_tokens or 1))
-        self._limits.check_prompt(ids)
+        ids = truncated(ids, sampling.truncate_prompt_tokens, limits.context - (sampling.max_tokens or 1))
+        limits.check_prompt(ids)
         if beam_search is not None:
-            self._limits.check_beam_search(len(ids), beam_search, 0 if beam_search.ignore_eos else len(self.eos_token_ids))
+            limits.check_beam_search(len(ids), beam_search, 0 if beam_search.ignore_eos else len(self.eos_token_ids))
         seed = sampling.seed if sampling.seed is not None else self._seeds.next()
         return Generation(
             key=str(next(self._keys)),

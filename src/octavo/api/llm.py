@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from octavo.api.arguments import engine_config, own_names
 from octavo.api.beams import beams_of
+from octavo.api.embedding import Embedding
 from octavo.api.front_end import open_front_end
 from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
@@ -18,12 +19,13 @@ from octavo.api.prompts import Prompt, as_priorities, as_prompts
 from octavo.api.throughput import ThroughputBar
 from octavo.api.turns import Turns
 from octavo.config.values import settled
-from octavo.engine.core import build_core
+from octavo.engine.core import OUT_OF_MEMORY, build_core
 from octavo.loading.progress import progress_for
 from octavo.protocol.beam_search import BeamSearchParams
-from octavo.protocol.errors import InvalidRequestError, OctavoError
+from octavo.protocol.errors import InvalidRequestError, ModelLoadError, OctavoError
 from octavo.protocol.lora import LoRARequest, refuse_adapters
-from octavo.protocol.outputs import BeamSearchOutput, RequestOutput
+from octavo.protocol.outputs import BeamSearchOutput, EmbeddingRequestOutput, PoolingRequestOutput, RequestOutput
+from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
@@ -114,7 +116,10 @@ class LLM:
         progress = progress_for(quiet=quiet)
         self._front, placed = open_front_end(config, progress, chat_template=chat_template)
         with own_names():
-            self._core = build_core(placed, progress, (lambda line: None) if quiet else _say)
+            try:
+                self._core = build_core(placed, progress, (lambda line: None) if quiet else _say)
+            except MemoryError as error:
+                raise ModelLoadError(OUT_OF_MEMORY) from error
         self._core.info.model = config.model.model
         self._front.attach(self._core.info)
         self._ids = itertools.count()
@@ -196,6 +201,52 @@ class LLM:
             return self._front.prepare_beam_search(listed[index], params, request_id, logprobs=logprobs, priority=priorities[index])
 
         return [beams_of(generation, self._front.tokenizer, params) for generation in self._run(len(listed), prepare, use_tqdm)]
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """The embeddings of prompts, in one batch: the hidden states of each, after the model's last norm, pooled as `pooling_params` say,
+        one for all or one for each; None is the last token's, brought to length 1. Each result's `outputs.embedding` has as many numbers as
+        the model is wide. `prompts` and `priority` are as for `generate`, and so is what is raised."""
+        return [made.embedded() for made in self._embed(prompts, pooling_params, PoolingParams(), use_tqdm, priority)]
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """As `embed`, with the vector as `outputs.data`, and as it is, not brought to length 1, where there are no `pooling_params`."""
+        return [made.pooled() for made in self._embed(prompts, pooling_params, PoolingParams(normalize=False), use_tqdm, priority)]
+
+    def _embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        given: PoolingParams | Sequence[PoolingParams] | None,
+        default: PoolingParams,
+        use_tqdm: bool,
+        priority: Sequence[int] | None,
+    ) -> list[Embedding]:
+        listed = as_prompts(prompts)
+        ranks = as_priorities(priority, len(listed))
+        params = list(given) if isinstance(given, Sequence) else [given or default] * len(listed)
+        if len(params) != len(listed):
+            raise InvalidRequestError(f"there are {len(listed)} prompts but {len(params)} pooling_params", param="pooling_params")
+        made: list[Embedding] = []
+
+        def prepare(index: int, request_id: str) -> Generation:
+            made.append(self._front.prepare_embedding(listed[index], params[index], request_id, priority=ranks[index]))
+            return made[-1]
+
+        self._run(len(listed), prepare, use_tqdm)
+        return made
 
     def reset_prefix_cache(self) -> bool:
         """Forgets all blocks that could be found by what they hold, once no batch runs; True when that is done."""

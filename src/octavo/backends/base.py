@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -16,6 +16,8 @@ from octavo.quantization.tensor import CheckpointTensor
 
 WeightSource = Callable[[str], CheckpointTensor]
 
+NO_ROWS: npt.NDArray[np.int32] = np.empty(0, np.int32)
+
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
@@ -26,7 +28,8 @@ class StepInputs:
     `query_starts` `[sequences + 1]` (rows of sequence s: `query_starts[s] … query_starts[s + 1]`);
     `sequence_lengths` `[sequences]` (tokens held after this step); `block_tables` `[sequences, most blocks]`, −1 beyond the end and
     for blocks at its beginning that no token of the step sees in any layer (they are not read); `logit_rows` `[samples]` (token rows whose
-    logits are wanted). A slot that a sequence writes is read by no other one of the same step.
+    logits are wanted); `hidden_rows` `[pooled]` (token rows whose hidden state is wanted instead).
+    A slot that a sequence writes is read by no other one of the same step.
     """
 
     token_ids: npt.NDArray[np.int32]
@@ -36,6 +39,7 @@ class StepInputs:
     sequence_lengths: npt.NDArray[np.int32]
     block_tables: npt.NDArray[np.int32]
     logit_rows: npt.NDArray[np.int32]
+    hidden_rows: npt.NDArray[np.int32] = field(default_factory=lambda: NO_ROWS)
 
 
 class Program(Protocol):
@@ -86,6 +90,10 @@ class Program(Protocol):
 
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """Computes one step; logits `[samples, vocab_size]`."""
+        ...
+
+    def hidden_states(self) -> npt.NDArray[np.float32]:
+        """What the last step's `hidden_rows` are after the model's last norm, before the logits: `[pooled, hidden size]`."""
         ...
 
     def close(self) -> None:

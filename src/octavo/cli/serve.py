@@ -14,6 +14,7 @@ from octavo.cli.declare import Option
 from octavo.cli.run import command
 from octavo.config.server import API_KEY_VARIABLE, LOG_LEVELS, ServerOptions
 from octavo.protocol.errors import ConfigError
+from octavo.protocol.pooling import POOLINGS
 from octavo.text.reasoning.registry import REASONING_PARSERS
 from octavo.text.tools.registry import TOOL_PARSERS
 
@@ -109,6 +110,12 @@ ReasoningParser = Annotated[
         panel=_CHAT,
     ),
 ]
+Pooling = Annotated[
+    str,
+    Option(
+        metavar="|".join(POOLINGS), help="What /v1/embeddings makes a vector of: the last token's hidden state, or the mean.", panel=_SERVER
+    ),
+]
 
 
 @command
@@ -138,6 +145,7 @@ def serve(
     uvicorn_log_level: LogLevel = _D.uvicorn_log_level,
     access_log: AccessLog = _D.access_log,
     shutdown_timeout: ShutdownTimeout = _D.shutdown_timeout,
+    pooling: Pooling = _D.pooling,
     block_size: flags.BlockSize = flags.CACHE.block_size,
     gpu_memory_utilization: flags.GpuMemoryUtilization = flags.CACHE.gpu_memory_utilization,
     kv_cache_memory: flags.KvCacheMemory = flags.CACHE.kv_cache_memory,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from octavo.config.engine import is_unicode, require
 from octavo.config.values import settle, shown
+from octavo.protocol.pooling import POOLINGS
 
 API_KEY_VARIABLE = "OCTAVO_API_KEY"
 # What the engine gives at most.
@@ -28,7 +29,8 @@ class ServerOptions:
     requests get to finish after SIGINT or SIGTERM. `trust_request_chat_template` lets requests bring a template of their own.
     `tool_call_parser` is the format that the model writes tool calls in; None: the one that its chat template shows.
     `enable_auto_tool_choice` lets the model choose whether to call a tool. `reasoning_parser` tells its thinking from its answer; empty:
-    its text is all answer.
+    its text is all answer. `pooling`, "last" or "mean", is what /v1/embeddings makes a vector of where a request doesn't say: the hidden
+    state of the last token, or the mean of all.
     """
 
     host: str = "127.0.0.1"
@@ -48,6 +50,7 @@ class ServerOptions:
     uvicorn_log_level: str = "warning"
     access_log: bool = False
     shutdown_timeout: float = 30.0
+    pooling: str = "last"
 
     def __post_init__(self) -> None:
         settle(self, paths=("chat_template",), sizes=("max_body_bytes",))
@@ -59,6 +62,7 @@ class ServerOptions:
         require(0 <= self.port <= 65535, "port", f"must be from 0 to 65535, not {shown(self.port)}")
         require(self.max_body_bytes >= 1, "max_body_bytes", f"must be at least 1, not {shown(self.max_body_bytes)}")
         require(0 <= self.max_logprobs <= MAX_LOGPROBS, "max_logprobs", f"must be from 0 to {MAX_LOGPROBS}, not {shown(self.max_logprobs)}")
+        require(self.pooling in POOLINGS, "pooling", f"must be one of {', '.join(POOLINGS)}, not {self.pooling!r}")
         require(bool(self.response_role), "response_role", "is empty")
         for name in ("response_role", "root_path"):
             require(is_unicode(getattr(self, name)), name, "is not valid UTF-8")

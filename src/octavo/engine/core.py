@@ -22,6 +22,9 @@ from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineReq
 from octavo.scheduling.scheduler import Scheduler
 from octavo.utils.machine import available_memory, total_memory
 
+# Before the first step there is nothing to end but the engine.
+OUT_OF_MEMORY = "the machine is out of memory: lower gpu_memory_utilization or max_model_len, or serve a smaller or quantized model"
+
 
 class EngineCore:
     """Token ids in, token ids out. Not safe for use from several threads. `lost` are the requests that the last broken step ended.
@@ -168,5 +171,6 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         kv_cache_dtype=model.kv_cache_dtype,
         sliding_window=None if window is None else window.size,
         saves_prefix_cache=prefixes is not None,
+        hidden_size=model.hidden_size,
     )
     return EngineCore(scheduler, executor, info, prefixes)

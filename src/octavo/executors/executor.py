@@ -14,7 +14,8 @@ class LoadedModel:
     """What is known once the weights are in memory and before the cache is: sizes in bytes, the model's own limit in tokens, how many
     `threads` compute and where, and what the user should be told. `digest` tells its keys and values from those of any other model, or
     of other arithmetic; it is empty where nobody asks. `window` is how many tokens back any of its layers sees, None for all. `arithmetic`
-    names what the last bits of a result depend on besides the model, and `kv_layout` the order of the bytes of a block."""
+    names what the last bits of a result depend on besides the model, and `kv_layout` the order of the bytes of a block. `hidden_size` is
+    the width of what the logits are made from."""
 
     architecture: str
     backend: str
@@ -26,6 +27,7 @@ class LoadedModel:
     digest: str = ""
     arithmetic: str = ""
     kv_layout: str = ""
+    hidden_size: int = 0
     threads: str = ""
     window: int | None = None
     notes: tuple[str, ...] = ()

@@ -69,6 +69,7 @@ class InProcessExecutor:
             window=widest_window(model.graph.cache_layers),
             arithmetic=arithmetic_of(backend),
             kv_layout=program.kv_layout,
+            hidden_size=model.graph.hidden_size,
             notes=(*backend_notes(self._config.backend), *cores.notes, *program.notes),
         )
 

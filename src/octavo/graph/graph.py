@@ -70,6 +70,11 @@ class Graph:
     cache_layers: list[CacheLayer] = field(default_factory=list)
     num_values: int = 0
 
+    @property
+    def hidden_size(self) -> int:
+        """Width of what the logits are made from."""
+        return self.operations[-1].inputs[0].width
+
     def _add(self, name: str, inputs: tuple[Value, ...], width: int, weights: tuple[Weight, ...] = (), **attributes: Any) -> Value:
         for weight in weights:
             known = self.weights.setdefault(weight.name, weight)

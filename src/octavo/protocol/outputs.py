@@ -90,3 +90,44 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     num_cached_tokens: int = 0
     prompt_logprobs: list[PositionLogprobs | None] | None = None
+
+
+@dataclass(slots=True)
+class PoolingOutput:
+    """What a prompt's hidden states came to: `data`, as long as the model is wide."""
+
+    data: list[float]
+
+
+@dataclass(slots=True)
+class EmbeddingOutput:
+    """The same, as an embedding."""
+
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        """How many numbers it has."""
+        return len(self.embedding)
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput:
+    """The vector of one prompt, `num_cached_tokens` of which were in the prefix cache."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class EmbeddingRequestOutput:
+    """The embedding of one prompt, `num_cached_tokens` of which were in the prefix cache."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+    num_cached_tokens: int = 0

@@ -16,7 +16,8 @@ class NewRequest(msgspec.Struct, array_like=True):
     """A request that the worker does not hold: first scheduled, or resumed after a preemption.
 
     `token_ids` are all tokens known so far: `num_prompt_tokens` of the prompt, then those sampled before a preemption. A `beam` does not
-    grow by what is sampled, but by what a later plan says. The tokens after the prompt are a text of the `grammar`, if there is one.
+    grow by what is sampled, but by what a later plan says. The tokens after the prompt are a text of the `grammar`, if there is one. With
+    `pooling`, "mean" or "last", no token is sampled: its hidden states are pooled.
     """
 
     request_id: str
@@ -27,6 +28,7 @@ class NewRequest(msgspec.Struct, array_like=True):
     num_computed_tokens: int = 0
     beam: bool = False
     grammar: str | None = None
+    pooling: str | None = None
 
 
 class Continuation(msgspec.Struct, array_like=True):
@@ -78,11 +80,12 @@ class StepPlan(msgspec.Struct, array_like=True):
 
 
 class SampledToken(msgspec.Struct, array_like=True):
-    """The token that a step gave one request."""
+    """The token that a step gave one request; −1 where its prompt is pooled, and `pooled` the vector, in float32."""
 
     request_id: str
     token_id: int
     logprobs: TokenLogprobs | None = None
+    pooled: bytes | None = None
 
 
 class StepResult(msgspec.Struct, array_like=True):

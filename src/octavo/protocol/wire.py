@@ -18,6 +18,9 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     With `beam_search` it is not a sample but a search: `sampling` then says only how many tokens there may be, whether end tokens count and
     how many logprobs to report, and one EngineOutput with `hypotheses` comes, at the end. A "#" in a `request_id` is the scheduler's own.
     The text is one of the `grammar`, if there is one, which `octavo.structured_output.grammar` wrote; the engine has a Vocabulary by then.
+
+    With `pooling` nothing is generated: the hidden states of the prompt's tokens, after the model's last norm, are pooled to one vector,
+    their mean ("mean") or the last token's ("last"), and the one EngineOutput has that as its `embedding`, in float32.
     """
 
     request_id: str
@@ -30,6 +33,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     priority: int = 0
     beam_search: BeamSearchParams | None = None
     grammar: str | None = None
+    pooling: str | None = None
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
@@ -69,6 +73,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
     num_cached_tokens: int = 0
     hypotheses: list[BeamHypothesis] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
+    embedding: bytes | None = None
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
@@ -140,3 +145,4 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     kv_cache_dtype: str = ""
     sliding_window: int | None = None
     saves_prefix_cache: bool = False
+    hidden_size: int = 0

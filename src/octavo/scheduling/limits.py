@@ -76,22 +76,24 @@ class Limits:
                 param="beam_width",
             )
 
-    def check_prompt(self, token_ids: list[int]) -> None:
+    def check_prompt(self, token_ids: list[int], output: int = 1) -> None:
         """Raises InvalidRequestError (param "prompt") for a prompt that is empty, holds a token id outside the vocabulary, or leaves no
-        room for one generated token in the model's context or in the pool. O(tokens)."""
+        room for `output` generated tokens, 1 or 0, in the model's context or in the pool. O(tokens)."""
         count = len(token_ids)
         if count == 0:
             raise InvalidRequestError("the prompt is empty; it needs at least one token", param="prompt")
-        if count > self.max_model_len - 1:
+        behind = ", so that one token can be generated" if output else ""
+        if count > self.max_model_len - output:
             raise InvalidRequestError(
                 f"the prompt has {count} tokens, but the model's context of {self.max_model_len} tokens takes a prompt of at most "
-                f"{self.max_model_len - 1}, so that one token can be generated",
+                f"{self.max_model_len - output}{behind}",
                 param="prompt",
                 code="context_length_exceeded",
             )
-        if count + 1 > self.context:
+        if count + output > self.context:
+            what = "the prompt and one generated token need" if output else "the prompt needs"
             raise InvalidRequestError(
-                f"the prompt and one generated token need {count + 1} tokens of KV cache, but the whole cache holds {self.pool_tokens}",
+                f"{what} {count + output} tokens of KV cache, but the whole cache holds {self.pool_tokens}",
                 param="prompt",
             )
         if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:

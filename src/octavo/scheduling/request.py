@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from octavo.kvcache.manager import KVCacheManager
 from octavo.kvcache.swap_space import Swapped
-from octavo.protocol.plan import Continuation, NewRequest
+from octavo.protocol.plan import Continuation, NewRequest, SampledToken
 from octavo.protocol.wire import BeamHypothesis, EngineOutput, EngineRequest, TokenLogprobs
 
 
@@ -81,6 +81,7 @@ class Request:
         "num_told",
         "number",
         "owner",
+        "pooling",
         "priority",
         "replaced",
         "request_id",
@@ -100,6 +101,7 @@ class Request:
         self.group_id = request.group_id
         self.number = number
         self.priority = request.priority
+        self.pooling = request.pooling
         self.favoured = False
         self.sampling = sampling
         self.grammar = request.grammar
@@ -184,6 +186,11 @@ class Request:
         self.num_told += len(fresh)
         return fresh
 
+    @property
+    def computes_all(self) -> bool:
+        """Whether every token of its prompt must be computed for it, whatever the cache holds: it needs the hidden states of all."""
+        return self.pooling == "mean"
+
     def give_back(self) -> list[str]:
         """Gives all blocks of its sequences back; returns the ids of those that the worker holds, and now has to forget."""
         held = [sequence for sequence in self.sequences if sequence.held_by_worker]
@@ -215,7 +222,20 @@ class Request:
             num_computed_tokens=self.num_computed,
             beam=self.owner.search is not None,
             grammar=self.grammar,
+            pooling=self.pooling,
         )
+
+    def take(self, sampled: SampledToken, output: EngineOutput) -> None:
+        """Takes in what the worker gave, its next token or what its prompt was pooled to, and says so in `output`."""
+        if sampled.pooled is not None:
+            output.embedding, output.finish_reason = sampled.pooled, "stop"
+            return
+        self.token_ids.append(sampled.token_id)
+        output.token_ids = [sampled.token_id]
+        output.logprobs = None if sampled.logprobs is None else [sampled.logprobs]
+        ended = self.finish_reason()
+        if ended is not None:
+            output.finish_reason, output.stop_reason = ended
 
     def finish_reason(self) -> tuple[str, int | None] | None:
         """(finish_reason, stop_reason) if the last token known, an output token, ends the request, else None. An end token counts

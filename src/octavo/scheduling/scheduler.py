@@ -125,7 +125,7 @@ class Scheduler:
         """Puts a request at the end of the queue. Raises InvalidRequestError if its id is in use or `Limits` refuses its prompt."""
         if request.request_id in self._requests:
             raise InvalidRequestError(f"request id {request.request_id!r} is already in use", param="request_id")
-        self._limits.check_prompt(request.prompt_token_ids)
+        self._limits.check_prompt(request.prompt_token_ids, 1 if request.pooling is None else 0)
         self._limits.check_priority(request.priority)
         self._added += 1
         if request.beam_search is None:
@@ -298,7 +298,7 @@ class Scheduler:
         Such a wait ends with the other's prompt, or with its leaving: there are only so many running requests, and none comes in before
         the head of the queue.
         """
-        if request.tells_prompt:
+        if request.tells_prompt or request.computes_all:
             return request.table.find(request.num_told)
         prefix = request.table.find(request.num_known)
         swapped = self._swapping.of(request, prefix)
@@ -325,7 +325,7 @@ class Scheduler:
         if request.first_scheduled_time is None:
             request.first_scheduled_time = now
             request.num_cached_tokens = request.num_computed
-            self._prefix_cache_queries += request.num_prompt_tokens
+            self._prefix_cache_queries += 0 if request.computes_all else request.num_prompt_tokens
             self._prefix_cache_hits += request.num_cached_tokens
         step.give(request, count, grant)
 
@@ -389,12 +389,7 @@ class Scheduler:
                 return None
             output.finish_reason = output.hypotheses[0].finish_reason
         else:
-            request.token_ids.append(sampled.token_id)
-            output.token_ids = [sampled.token_id]
-            output.logprobs = None if sampled.logprobs is None else [sampled.logprobs]
-            ended = request.finish_reason()
-            if ended is not None:
-                output.finish_reason, output.stop_reason = ended
+            request.take(sampled, output)
         if output.finish_reason is not None:
             self._finish(owner)
         return output

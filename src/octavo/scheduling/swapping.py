@@ -24,8 +24,9 @@ class Swapping:
         self.num_blocks_in = 0
 
     def put_out(self, request: Request) -> Swapped | None:
-        """Takes slots for the tokens of a running request, if that is worth it and has room. A beam search is always computed again."""
-        if request.search is not None or not self._space.num_slots:
+        """Takes slots for the tokens of a running request, if that is worth it and has room. A beam search is always computed again,
+        and so is what has to be computed whole."""
+        if request.search is not None or request.computes_all or not self._space.num_slots:
             return None
         blocks, tokens = request.table.to_swap(request.num_in_cache)
         made = request.table.swap_out(request.num_in_cache) if self._rule.swaps(blocks, tokens) else None

@@ -19,16 +19,18 @@ from octavo.server.chat import create_chat_completion
 from octavo.server.completions import create_completion
 from octavo.server.context import ServedLLM, ServerContext
 from octavo.server.edge import Edge
+from octavo.server.embeddings import create_embeddings
 from octavo.server.errors import on_http_exception, on_octavo_error
 from octavo.server.generate import generate
 from octavo.server.kv_cache import PAGE, RESET_FLAGS, list_kv_blocks, reset_prefix_cache, save_prefix_cache
 from octavo.server.metrics import Metrics
 from octavo.server.models import get_model, health, list_models, version
 from octavo.server.openapi import Operation, complete
-from octavo.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
+from octavo.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, GenerateRequest, TokenizeRequest
 from octavo.server.responses import (
     ChatCompletion,
     Completion,
+    EmbeddingList,
     GeneratedText,
     Health,
     KVBlocks,
@@ -57,6 +59,7 @@ def _routes() -> list[tuple[Operation, Handler, str]]:
             create_chat_completion,
             "Continue a conversation",
         ),
+        (Operation("/v1/embeddings", "post", EmbeddingRequest, EmbeddingList), create_embeddings, "Turn text into vectors"),
         (Operation("/generate", "post", GenerateRequest, GeneratedText, streams=True), generate, "Complete a prompt, in vLLM's first API"),
         (Operation("/tokenize", "post", TokenizeRequest, Tokens), tokenize, "Turn text or messages into token ids"),
         (Operation("/detokenize", "post", DetokenizeRequest, Prompt), detokenize, "Turn token ids into text"),

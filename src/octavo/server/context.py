@@ -12,7 +12,8 @@ from octavo.api.prompts import Prompt
 from octavo.config.server import ServerOptions
 from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import ConfigError, ModelNotFoundError
-from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.outputs import EmbeddingRequestOutput, RequestOutput
+from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import BlocksPage, EngineInfo
 from octavo.server.templates import ChatTemplates
@@ -72,6 +73,12 @@ class ServedLLM(Protocol):
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """One output, with one sequence for each beam, the best first; closing the iterator aborts the search."""
+        ...
+
+    async def embed(
+        self, prompt: Prompt, params: PoolingParams, request_id: str, *, add_special_tokens: bool = True, priority: int = 0
+    ) -> EmbeddingRequestOutput:
+        """The embedding of one prompt; cancelling the call aborts the request."""
         ...
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:

@@ -207,6 +207,20 @@ class ChatRequest(TokenGeneration, kw_only=True):
     parallel_tool_calls: bool | None = None
 
 
+class EmbeddingRequest(Body, kw_only=True):
+    """POST /v1/embeddings. `input` has the forms of a completion's `prompt`. `pooling` is the server's own unless given, and with
+    `normalize`, which holds by itself, vectors have a length of 1; `dimensions` may only be what the model has."""
+
+    input: Annotated[Any, Meta(extra_json_schema=PROMPT_SCHEMA)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=INT32_MAX)] | None = None
+    pooling: Literal["last", "mean"] | None = None
+    normalize: bool | None = None
+    add_special_tokens: bool | None = None
+    priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    user: str | None = None
+
+
 class TokenizeRequest(Body, kw_only=True):
     """POST /tokenize, with either a `prompt` or chat `messages`."""
 

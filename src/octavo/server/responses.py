@@ -293,3 +293,29 @@ class KVBlocks(Struct, kw_only=True):
 
 class Health(Struct):
     """The answer of /health while the engine lives: an empty object."""
+
+
+class EmbeddingData(Struct):
+    """The vector of one input: numbers, or base64 of little-endian float32."""
+
+    index: int
+    embedding: list[float] | str
+    object: str = "embedding"
+
+
+class EmbeddingUsage(Struct):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(Struct):
+    """Vectors, in the order of the inputs."""
+
+    id: str
+    created: int
+    data: list[EmbeddingData]
+    model: str
+    usage: EmbeddingUsage
+    object: str = "list"

@@ -15,9 +15,11 @@ NOT_WRITTEN = -1
 
 def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size: int) -> StepInputs:
     """Lays out each request's next `count` tokens, in order, the first `cached` of which are not written; a request whose last known token
-    is among them gets a row of logits, and so do tokens before one of a prompt whose logprobs are wanted."""
+    is among them gets a row of logits, unless its hidden states are wanted, and so do tokens before one of a prompt whose logprobs are
+    wanted."""
     # Lists, each made an array once: a step of one token pays for every call of numpy, whose code has left the caches since the last step.
     token_ids: list[int] = []
+    hidden_rows: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
     starts, lengths, tables = [0], [], []
@@ -37,10 +39,13 @@ def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size
             slot = block_id * block_size + offset
             slots += range(slot, slot + size)
             first += size
+        if request.pool is not None:
+            row = len(token_ids) - request.num_computed - count
+            hidden_rows += [row + position for position in request.pool.wanted(request.num_computed, request.num_computed + count)]
         starts.append(len(token_ids))
         lengths.append(last)
         tables.append(request.block_ids.view)
-        if last == len(request.token_ids):
+        if last == len(request.token_ids) and request.pool is None:
             logit_rows.append(len(token_ids) - 1)
     block_tables = np.full((len(tables), max(map(len, tables))), -1, np.int32)
     for row, table in enumerate(tables):
@@ -53,4 +58,5 @@ def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size
         sequence_lengths=np.array(lengths, np.int32),
         block_tables=block_tables,
         logit_rows=np.array(logit_rows, np.int32),
+        hidden_rows=np.array(hidden_rows, np.int32),
     )

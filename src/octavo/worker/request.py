@@ -55,10 +55,38 @@ class GrowingArray:
         self._size = size
 
 
+class Pool:
+    """What the hidden states of a prompt of `num_tokens` tokens come to: `kind` "mean" is their mean, "last" the last token's.
+
+    The sum is taken in float64, token after token, so that it has the same bits however the prompt is cut into steps.
+    """
+
+    def __init__(self, kind: str, num_tokens: int) -> None:
+        self.num_tokens = num_tokens
+        self._mean = kind == "mean"
+        self._sum: npt.NDArray[np.float64] | None = None
+
+    def wanted(self, first: int, last: int) -> range:
+        """Those of the tokens from `first` up to `last` whose states are wanted."""
+        return range(first if self._mean else max(first, self.num_tokens - 1), last)
+
+    def add(self, states: npt.NDArray[np.float32]) -> None:
+        """Takes in the next of them, `[tokens, hidden size]`."""
+        for state in states:
+            self._sum = state.astype(np.float64) if self._sum is None else self._sum + state
+
+    def result(self) -> npt.NDArray[np.float32]:
+        """The vector, once all are in."""
+        if self._sum is None:
+            raise RuntimeError("nothing was pooled")
+        return (self._sum / (self.num_tokens if self._mean else 1)).astype(np.float32)
+
+
 @dataclass(slots=True)
 class WorkerRequest:
     """Tokens, blocks and progress of one request on this worker; `row` is what the sampler needs of it. A `beam` takes no token by
-    itself. Logprobs of the prompt are told as `prompt_row` says, if there is one."""
+    itself. Logprobs of the prompt are told as `prompt_row` says, if there is one. A request with a `pool` wants its prompt's hidden states,
+    and no token."""
 
     request_id: str
     token_ids: GrowingArray
@@ -67,6 +95,7 @@ class WorkerRequest:
     row: SamplingRow
     beam: bool = False
     prompt_row: SamplingRow | None = None
+    pool: Pool | None = None
 
     def rows_told(self, count: int) -> int:
         """How many of its next `count` tokens come before one of the prompt whose logprobs are wanted: the first of them."""

@@ -11,7 +11,8 @@ from octavo.protocol.vocabulary import Vocabulary
 from octavo.structured_output.compiler import MAX_COMPILED
 from octavo.worker.inputs import build_inputs
 from octavo.worker.masks import TokenMasks
-from octavo.worker.request import GrowingArray, WorkerRequest
+from octavo.worker.pooling import NOT_FINITE, pool_states
+from octavo.worker.request import GrowingArray, Pool, WorkerRequest
 from octavo.worker.sampler import Sampled, SampleFailed, SamplingRow
 from octavo.worker.stepping import stepper_for
 from octavo.worker.swap_memory import SwapMemory
@@ -87,16 +88,23 @@ class Worker:
                 told = request.told_rows(share.num_tokens)
                 rows += told
                 owners += [(request, False)] * len(told)
-            if request.num_computed + share.num_tokens == known:
+            if request.pool is None and request.num_computed + share.num_tokens == known:
                 request.row.position = known
                 request.row.token_ids = request.token_ids.view
                 rows.append(request.row)
                 owners.append((request, True))
         masks = self._masks.begin(rows)
         results = self._stepper.run(build_inputs(scheduled, self._block_size), rows, masks)
+        result = _result(owners, results)
+        if any(request.pool is not None for request, _, _ in scheduled):
+            for request_id, vector in pool_states(scheduled, self._program.hidden_states()).items():
+                if vector is None:
+                    result.failed[request_id] = NOT_FINITE
+                else:
+                    result.sampled.append(SampledToken(request_id, -1, pooled=vector))
         for request, count, _ in scheduled:
             request.num_computed += count
-        return _result(owners, results)
+        return result
 
     def use_vocabulary(self, vocabulary: Vocabulary) -> None:
         """The tokens as bytes, before the first request with a grammar."""
@@ -147,8 +155,9 @@ def _describe(new: NewRequest) -> WorkerRequest:
     seed = new.sampling.seed
     if seed is None:
         raise ValueError(f"request {new.request_id} reached the worker without a seed")
+    pool = None if new.pooling is None else Pool(new.pooling, len(tokens))
     row = SamplingRow(new.sampling, seed, len(tokens), tokens.view, new.num_prompt_tokens, new.eos_token_ids, grammar=new.grammar)
     told = None
     if new.sampling.prompt_logprobs is not None:
         told = SamplingRow(SamplingParams(temperature=0, logprobs=new.sampling.prompt_logprobs), 0, 0, (), new.num_prompt_tokens)
-    return WorkerRequest(new.request_id, tokens, new.num_computed_tokens, GrowingArray([]), row, new.beam, told)
+    return WorkerRequest(new.request_id, tokens, new.num_computed_tokens, GrowingArray([]), row, new.beam, told, pool)

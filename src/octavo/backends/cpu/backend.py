@@ -36,4 +36,4 @@ class CpuBackend:
             raise ConfigError(f"threads: {self._threads} could not be started: {error}", param="threads") from None
         lowering = Lowering(graph, native, weights, on_progress)
         lowering.run()
-        return CpuProgram(native, dtype, lowering.notes)
+        return CpuProgram(native, dtype, lowering.notes, graph.hidden_size)

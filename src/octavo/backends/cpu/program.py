@@ -17,8 +17,9 @@ BLOCK_MULTIPLE = 16
 class CpuProgram:
     """A packed model and its KV cache, of the type `kv_cache_dtype`."""
 
-    def __init__(self, native: Any, kv_cache_dtype: str, notes: list[str]) -> None:
+    def __init__(self, native: Any, kv_cache_dtype: str, notes: list[str], hidden_size: int) -> None:
         self._native = native
+        self._hidden_size = hidden_size
         self.kv_cache_dtype = kv_cache_dtype
         self.notes = notes
 
@@ -69,9 +70,13 @@ class CpuProgram:
             step.query_starts,
             step.sequence_lengths,
             step.block_tables,
-            step.logit_rows,
+            _rows(step),
         )
         return logits
+
+    def hidden_states(self) -> npt.NDArray[np.float32]:
+        """The hidden states that the last step wanted, `[pooled, hidden size]`, after the last norm in float32."""
+        return np.frombuffer(self._native.hidden(), np.float32).reshape(-1, self._hidden_size)
 
     def run_and_sample(self, step: StepInputs, sampling: SamplingInputs) -> SamplingOutputs:
         """Computes one step and samples from its logits, all in one call without the GIL. Exponentials may differ from numpy's in the last
@@ -84,7 +89,7 @@ class CpuProgram:
                 step.query_starts,
                 step.sequence_lengths,
                 step.block_tables,
-                step.logit_rows,
+                _rows(step),
                 *_arrays(sampling),
             )
         )
@@ -107,3 +112,8 @@ def _arrays(sampling: SamplingInputs) -> tuple[npt.NDArray[Any], ...]:
         sampling.biases,
         sampling.masks,
     )
+
+
+def _rows(step: StepInputs) -> npt.NDArray[np.int32]:
+    """Rows as the native program takes them: ~row, at the end, for one whose hidden state is wanted and no logits."""
+    return np.concatenate([step.logit_rows, ~step.hidden_rows]) if len(step.hidden_rows) else step.logit_rows

@@ -34,6 +34,7 @@ class ReferenceProgram:
         self._values: list[Side] = []
         self._tile = 1
         self._block_size = 0
+        self._hidden = np.empty((0, 0), np.float32)
 
     @property
     def notes(self) -> list[str]:
@@ -108,6 +109,10 @@ class ReferenceProgram:
         with self._blas.limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
             return _Step(self, step).run()
 
+    def hidden_states(self) -> Floats:
+        """The hidden states that the last step wanted, `[pooled, hidden size]`."""
+        return self._hidden
+
     def close(self) -> None:
         """Frees memory and threads."""
         self._threads.close()
@@ -134,7 +139,7 @@ class _Step:
             "paged_attention": lambda op, x, w: self._attention(op, x),
             "silu_mul": lambda op, x, w: operations.silu_mul(x[0], x[1]),
             "add": lambda op, x, w: operations.add(x[0], x[1]),
-            "logits": lambda op, x, w: self._linear(x[0][self._step.logit_rows], w[0], None),
+            "logits": lambda op, x, w: self._logits(x[0], w[0]),
         }
         result = np.empty((0, self._program._graph.vocab_size), np.float32)
         for place, operation in enumerate(self._program._graph.operations):
@@ -145,6 +150,10 @@ class _Step:
                 if self._last_use[value.index] == place:
                     self._values.pop(value.index, None)
         return result
+
+    def _logits(self, states: Floats, weight: Floats) -> Floats:
+        self._program._hidden = states[self._step.hidden_rows]
+        return self._linear(states[self._step.logit_rows], weight, None)
 
     @property
     def _linear(self) -> Callable[[Floats, Floats, Floats | None], Floats]:
