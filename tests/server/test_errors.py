@@ -89,7 +89,6 @@ async def next_request_works(client: httpx.AsyncClient):
             )
         ),
         ({"guided_json": {}}, "guided_json", ["not supported"]),
-        ({"response_format": {"type": "json_object"}}, "response_format", ["not supported"]),
         ({"priority": False}, "priority", ["an integer", "false"]),
         ({"priority": 2**63}, "priority", []),
         ({"cache_salt": ""}, "cache_salt", ["length", "1"]),
