@@ -73,6 +73,8 @@ def test_every_flag_reaches_its_field(run):
         *["--max-body-size", "1MiB", "--max-logprobs", "5", "--chat-template", "t", "--response-role", "bot", "--allowed-origins", "*"],
         *["--trust-request-chat-template", "--no-enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"],
         *["--root-path", "/x", "--log-level", "debug", "--access-log", "--shutdown-timeout", "1.5", "--pooling", "mean"],
+        *["--root-path", "/x", "--log-level", "debug", "--access-log", "--shutdown-timeout", "1.5"],
+        *["--request-timeout", "2.5", "--max-num-queued-reqs", "9"],
     )
     assert code == 3
     assert config == EngineConfig(
@@ -102,6 +104,8 @@ def test_every_flag_reaches_its_field(run):
         access_log=True,
         shutdown_timeout=1.5,
         pooling="mean",
+        request_timeout=2.5,
+        max_queued_requests=9,
     )
     # Each value above differs from its default, so a flag that went nowhere would show; and no field is without one.
     for part, default in [

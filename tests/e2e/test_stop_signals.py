@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from processes import is_alive, wait_until
 from serve_process import UNHURRIED, LiveServer
@@ -46,13 +45,13 @@ def stream(server: LiveServer, tokens: int) -> list[dict[str, Any]]:
 
 
 def refuses(server: LiveServer) -> bool:
-    """Whether a new connection gets no answer any more."""
+    """Whether a new request is told that the server stops, and so is who asks for its health."""
     with server.client() as client:
-        try:
-            client.post("/tokenize", json={"prompt": "x"})
-        except httpx.TransportError:
-            return True
-    return False
+        replies = [client.post("/tokenize", json={"prompt": "x"}), client.get("/health")]
+    if any(reply.status_code != 503 for reply in replies):
+        return False
+    assert all(reply.headers["retry-after"] == "1" and reply.json()["error"]["code"] == "shutting_down" for reply in replies)
+    return True
 
 
 @pytest.mark.parametrize(
@@ -71,6 +70,7 @@ def test_running_streams_finish_and_new_ones_are_refused(start: Start, send: Cal
         send(server.process.pid, number)
         wait_until(lambda: refuses(server), 2, "new requests are refused")
         assert not any(future.done() for future in streams)
+        assert server.metrics()["vllm:num_requests_running"] == 4
         found = [future.result(30) for future in streams]
     assert [choices[-1]["choices"][0]["finish_reason"] for choices in found] == ["length"] * 4
     assert server.wait() == 0

@@ -130,6 +130,8 @@ async def test_root_path_is_taken_off(connect) -> None:
         ({"max_logprobs": 21}, "max_logprobs"),
         ({"response_role": ""}, "response_role"),
         ({"shutdown_timeout": -1}, "shutdown_timeout"),
+        ({"request_timeout": 0}, "request_timeout"),
+        ({"max_queued_requests": -1}, "max_queued_requests"),
         ({"uvicorn_log_level": "loud"}, "uvicorn_log_level"),
         ({"root_path": "llm"}, "root_path"),
     ],

@@ -56,7 +56,6 @@ REFUSED: tuple[Refused, ...] = (
     Refused("--logprobs-mode", ("raw_logprobs",)),
     Refused("--prefix-caching-hash-algo"),
     Refused("--cpu-offload-gb", ("0",)),
-    Refused("--max-num-queued-reqs"),
     Refused("--long-prefill-token-threshold", ("0",)),
     Refused("--async-scheduling", switch=True),
     Refused("--stream-interval", ("1",)),

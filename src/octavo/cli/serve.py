@@ -73,6 +73,19 @@ AccessLog = Annotated[bool, Option("--access-log/--no-access-log", help="Log eac
 ShutdownTimeout = Annotated[
     float, Option(metavar="SECONDS", help="How long running requests get to finish after a signal to stop.", panel=_SERVER)
 ]
+RequestTimeout = Annotated[
+    float | None, Option(metavar="SECONDS", help="How long a request may take. Default: as long as it needs.", panel=_SERVER)
+]
+MaxQueued = Annotated[
+    int | None,
+    Option(
+        "--max-queued-requests",
+        "--max-num-queued-reqs",
+        metavar="N",
+        help="Most requests that wait for a seat; more are refused (503). Default: any number.",
+        panel=_SERVER,
+    ),
+]
 ChatTemplate = Annotated[
     str | None,
     Option(metavar="FILE|TEXT", help="A Jinja chat template instead of the model's own.", panel=_CHAT),
@@ -146,6 +159,8 @@ def serve(
     access_log: AccessLog = _D.access_log,
     shutdown_timeout: ShutdownTimeout = _D.shutdown_timeout,
     pooling: Pooling = _D.pooling,
+    request_timeout: RequestTimeout = _D.request_timeout,
+    max_queued_requests: MaxQueued = _D.max_queued_requests,
     block_size: flags.BlockSize = flags.CACHE.block_size,
     gpu_memory_utilization: flags.GpuMemoryUtilization = flags.CACHE.gpu_memory_utilization,
     kv_cache_memory: flags.KvCacheMemory = flags.CACHE.kv_cache_memory,

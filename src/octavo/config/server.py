@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from octavo.config.engine import is_unicode, require
+from octavo.config.engine import LARGEST, is_unicode, require
 from octavo.config.values import settle, shown
 from octavo.protocol.pooling import POOLINGS
 
 API_KEY_VARIABLE = "OCTAVO_API_KEY"
 # What the engine gives at most.
 MAX_LOGPROBS = 20
-# A day.
+# Seconds: a day, and a week.
 LONGEST_SHUTDOWN = 24 * 60 * 60
+LONGEST_REQUEST = 7 * 24 * 60 * 60
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
@@ -30,7 +31,9 @@ class ServerOptions:
     `tool_call_parser` is the format that the model writes tool calls in; None: the one that its chat template shows.
     `enable_auto_tool_choice` lets the model choose whether to call a tool. `reasoning_parser` tells its thinking from its answer; empty:
     its text is all answer. `pooling`, "last" or "mean", is what /v1/embeddings makes a vector of where a request doesn't say: the hidden
-    state of the last token, or the mean of all.
+    state of the last token, or the mean of all. A request
+    ends after `request_timeout` seconds, or sooner if it says so itself. With `max_queued_requests` no more sequences wait for a seat than
+    that, and requests for more are refused; None: any number.
     """
 
     host: str = "127.0.0.1"
@@ -51,6 +54,8 @@ class ServerOptions:
     access_log: bool = False
     shutdown_timeout: float = 30.0
     pooling: str = "last"
+    request_timeout: float | None = None
+    max_queued_requests: int | None = None
 
     def __post_init__(self) -> None:
         settle(self, paths=("chat_template",), sizes=("max_body_bytes",))
@@ -68,6 +73,14 @@ class ServerOptions:
             require(is_unicode(getattr(self, name)), name, "is not valid UTF-8")
         wait = self.shutdown_timeout
         require(0 <= wait <= LONGEST_SHUTDOWN, "shutdown_timeout", f"must be from 0 to {LONGEST_SHUTDOWN} seconds, not {wait}")
+        limit = self.request_timeout
+        require(
+            limit is None or 0 < limit <= LONGEST_REQUEST,
+            "request_timeout",
+            f"must be over 0 and at most {LONGEST_REQUEST} seconds, not {limit}",
+        )
+        queued = self.max_queued_requests
+        require(queued is None or 0 <= queued <= LARGEST, "max_queued_requests", f"must be from 0 to {LARGEST}, not {shown(queued)}")
         level = self.uvicorn_log_level
         require(level in LOG_LEVELS, "uvicorn_log_level", f"must be one of {', '.join(LOG_LEVELS)}, not {level!r}")
         root = self.root_path

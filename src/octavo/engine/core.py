@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from octavo._version import __version__
 from octavo.config.engine import EngineConfig
-from octavo.engine.pool_size import size_pool, window_of
+from octavo.engine.pool_size import PoolSize, size_pool, window_of
 from octavo.engine.prefix_folder import PrefixFolder
 from octavo.engine.saved_prefixes import SavedPrefixes, identity_of
-from octavo.executors.executor import Executor
+from octavo.executors.executor import Executor, LoadedModel
 from octavo.executors.in_process import InProcessExecutor
 from octavo.kvcache.block_hash import CacheScope
 from octavo.kvcache.manager import KVCacheManager
@@ -156,7 +156,13 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         say(note)
     say(f"{pool.explanation}; ready in {time.monotonic() - started:.1f} s on the {model.backend} backend, {model.threads}")
     scheduler = Scheduler(config.scheduler, cache, max_model_len=pool.max_model_len, vocab_size=model.vocab_size)
-    info = EngineInfo(
+    info = _info_of(config, model, pool, window)
+    info.saves_prefix_cache = prefixes is not None
+    return EngineCore(scheduler, executor, info, prefixes)
+
+
+def _info_of(config: EngineConfig, model: LoadedModel, pool: PoolSize, window: Window | None) -> EngineInfo:
+    return EngineInfo(
         model=config.model.model,
         architecture=model.architecture,
         backend=model.backend,
@@ -170,7 +176,6 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         enable_prefix_caching=config.cache.enable_prefix_caching,
         kv_cache_dtype=model.kv_cache_dtype,
         sliding_window=None if window is None else window.size,
-        saves_prefix_cache=prefixes is not None,
         hidden_size=model.hidden_size,
+        max_num_seqs=config.scheduler.max_num_seqs,
     )
-    return EngineCore(scheduler, executor, info, prefixes)

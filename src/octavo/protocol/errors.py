@@ -10,7 +10,8 @@ OctavoError
 ├── ConfigError (also ValueError)           a flag or constructor argument that can't hold
 ├── PrefixCacheError                        the prefix cache could not be saved
 ├── EngineDeadError                         the engine stopped; HTTP 503
-└── OverloadedError                         a queue limit; HTTP 503
+├── OverloadedError                         a queue limit, or a server that stops; HTTP 503
+└── RequestTimeoutError                     a request's time was over; HTTP 504
 """
 
 from __future__ import annotations
@@ -80,7 +81,14 @@ class EngineDeadError(OctavoError):
 
 
 class OverloadedError(OctavoError):
-    """A limit on waiting requests was reached; trying again later may succeed."""
+    """A limit on waiting requests was reached, or the server stops; trying again later may succeed."""
 
     status = 503
     type = "service_unavailable"
+
+
+class RequestTimeoutError(OctavoError):
+    """The time that a request had was over before its answer was complete."""
+
+    status = 504
+    type = "timeout_error"

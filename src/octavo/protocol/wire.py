@@ -129,7 +129,7 @@ class BlocksPage(msgspec.Struct, array_like=True):
 
 class EngineInfo(msgspec.Struct, omit_defaults=True):
     """What a ready engine says of itself. `sliding_window` is how many tokens of a sequence the KV cache keeps, None for all. With
-    `saves_prefix_cache` it has a folder to save its prefix cache to."""
+    `saves_prefix_cache` it has a folder to save its prefix cache to. It computes at most `max_num_seqs` sequences at once."""
 
     model: str
     architecture: str
@@ -146,3 +146,4 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     sliding_window: int | None = None
     saves_prefix_cache: bool = False
     hidden_size: int = 0
+    max_num_seqs: int = 0

@@ -90,9 +90,9 @@ def build_app(llm: ServedLLM, options: ServerOptions, metrics: Metrics | None = 
 
     `app.state.context` is its ServerContext, whose `closing` event ends running requests.
     """
-    ctx = ServerContext(llm, options)
     if metrics is None:
         metrics = Metrics()
+    ctx = ServerContext(llm, options, metrics)
     metrics.attach(ctx.model_names[0], llm.info)
     app = FastAPI(title="Octavo", version=__version__, description=_DESCRIPTION, redirect_slashes=False)
     app.state.context = ctx
@@ -104,7 +104,7 @@ def build_app(llm: ServedLLM, options: ServerOptions, metrics: Metrics | None = 
         app.add_api_route(path, _endpoint(ctx, handler), methods=[operation.method.upper()], summary=summary, operation_id=handler.__name__)
     app.add_exception_handler(OctavoError, on_octavo_error)
     app.add_exception_handler(HTTPException, on_http_exception)
-    app.add_middleware(Edge, keys=options.api_key, root_path=options.root_path, on_error=metrics.on_http_error)
+    app.add_middleware(Edge, keys=options.api_key, root_path=options.root_path, on_error=metrics.on_http_error, admission=ctx.admission)
     if options.allowed_origins:
         app.add_middleware(
             CORSMiddleware,

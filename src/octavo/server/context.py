@@ -16,6 +16,8 @@ from octavo.protocol.outputs import EmbeddingRequestOutput, RequestOutput
 from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import BlocksPage, EngineInfo
+from octavo.server.admission import Admission
+from octavo.server.metrics import Metrics
 from octavo.server.templates import ChatTemplates
 from octavo.text.reasoning.registry import REASONING_PARSERS
 from octavo.text.tokenizer import Tokenizer
@@ -94,10 +96,14 @@ class ServedLLM(Protocol):
 
 
 class ServerContext:
-    """One server's state. `closing` is set when running requests must end now, because the time to drain is over."""
+    """One server's state. `closing` is set when running requests must end now, because the time to drain is over. `metrics` are told of
+    requests that are refused or whose time is over."""
 
-    def __init__(self, llm: ServedLLM, options: ServerOptions) -> None:
+    def __init__(self, llm: ServedLLM, options: ServerOptions, metrics: Metrics) -> None:
         self.llm = llm
+        self.metrics = metrics
+        queued = options.max_queued_requests
+        self.admission = Admission(None if queued is None else llm.info.max_num_seqs + queued, metrics.on_refused)
         self.options = options
         self.model_names = options.served_model_name or (llm.info.model,)
         # A model answers to the part after the slash of ORG/NAME, too.

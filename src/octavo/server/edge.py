@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
+import time
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -11,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.protocol.errors import AuthenticationError, InvalidRequestError, OctavoError
+from octavo.server.admission import Admission
 from octavo.server.errors import error_response, logger
 from octavo.server.requests import ID_PATTERN, LONGEST_ID
 
@@ -24,14 +26,16 @@ class Edge:
 
     Each request gets an id, which is the client's X-Request-Id (`state.given_id`), else what a route puts in `state.given_id`, else a fresh
     one (`state.unique_id`), and comes back in the same header. Every path but /health asks for one of `keys` when there are any.
-    `on_error` is called with the status of each reply of 400 or more. `root_path` is the prefix of a proxy, which may strip it or not.
+    `on_error` is called with the status of each reply of 400 or more; `admission` decides who comes in at all. `root_path` is
+    the prefix of a proxy, which may strip it or not.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], root_path: str, on_error: Callable[[int], None]) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], root_path: str, on_error: Callable[[int], None], admission: Admission) -> None:
         self.app = app
         self._root_path = root_path
         self._keys = [key.encode() for key in keys]
         self._on_error = on_error
+        self._admission = admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request; other kinds of connection pass through."""
@@ -46,6 +50,7 @@ class Edge:
         valid = given is None or (len(given) <= LONGEST_ID and _VALID_ID.fullmatch(given) is not None)
         fresh = uuid.uuid4().hex
         state = scope.setdefault("state", {})
+        state["arrival_time"] = time.monotonic()
         state["unique_id"], state["given_id"] = fresh, given.decode() if given is not None and valid else None
 
         async def send_with_id(message: Message) -> None:
@@ -59,10 +64,11 @@ class Edge:
             await send(message)
 
         try:
-            self._authenticate(scope, headers.get(b"authorization", b""))
-            if not valid:
-                raise InvalidRequestError(f"X-Request-Id: must be 1 to {LONGEST_ID} printable ASCII characters.", param="x-request-id")
-            await self.app(scope, receive, send_with_id)
+            with self._admission.request(self._path(scope)):
+                self._authenticate(scope, headers.get(b"authorization", b""))
+                if not valid:
+                    raise InvalidRequestError(f"X-Request-Id: must be 1 to {LONGEST_ID} printable ASCII characters.", param="x-request-id")
+                await self.app(scope, receive, send_with_id)
         except ClientDisconnect:
             return
         except Exception as error:
@@ -71,11 +77,12 @@ class Edge:
                 raise
             await error_response(error)(scope, receive, send_with_id)
 
+    def _path(self, scope: Scope) -> str:
+        path = str(scope["path"])
+        return path[len(self._root_path) :] if path.startswith(f"{self._root_path}/") else path
+
     def _authenticate(self, scope: Scope, authorization: bytes) -> None:
-        path = scope["path"]
-        if path.startswith(f"{self._root_path}/"):
-            path = path[len(self._root_path) :]
-        if not self._keys or path in OPEN_PATHS:
+        if not self._keys or self._path(scope) in OPEN_PATHS:
             return
         scheme, _, key = authorization.partition(b" ")
         # Every key is compared, each in constant time, so that timing tells nothing about any of them.

@@ -45,7 +45,8 @@ async def create_embeddings(ctx: ServerContext, request: Request) -> Response:
         return [task.result() for task in tasks]
 
     try:
-        outputs = await while_connected(request, ctx, embed_all())
+        with ctx.admission.sequences(len(inputs)):
+            outputs = await while_connected(request, ctx, embed_all())
     except BaseExceptionGroup as errors:
         # One that failed has ended all.
         raise _first(errors) from None

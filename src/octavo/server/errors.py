@@ -9,13 +9,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.protocol.errors import OctavoError
+from octavo.protocol.errors import OctavoError, OverloadedError
 
 logger = logging.getLogger("octavo.server")
 
 INTERNAL_MESSAGE = "The server failed to handle this request; its log says why."
 # Characters. Messages quote what was sent, which may be megabytes.
 MAX_MESSAGE, MAX_PARAM = 2000, 200
+RETRY_SECONDS = 1
 
 
 class ErrorDetail(msgspec.Struct):
@@ -54,9 +55,12 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
 
 
 def error_response(error: BaseException) -> Response:
-    """The reply for `error`. A 401 says how to authenticate; a 413 closes the connection, whose body may be half read."""
+    """The reply for `error`. A 401 says how to authenticate; a 413 closes the connection, whose body may be half read; who comes at a bad
+    time is told when to come again."""
     status, body = describe(error)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 413: {"Connection": "close"}}.get(status)
+    if isinstance(error, OverloadedError):
+        headers = {"Retry-After": str(RETRY_SECONDS)}
     return json_response(body, status, headers)
 
 

@@ -82,6 +82,7 @@ def make_job(
     options = body.stream_options
     told = body if isinstance(body, TokenGeneration) else TokenGeneration()
     state = request.state
+    state.timeout = body.timeout
     if state.given_id is None:
         state.given_id = body.request_id
     name = f"{prefix}-{state.given_id or state.unique_id}"
@@ -117,8 +118,21 @@ def run(ctx: ServerContext, job: Job, *, stream: bool) -> AsyncGenerator[tuple[i
     """
     if not ctx.llm.is_alive:
         raise EngineDeadError("The engine has stopped; this server can't answer any more.")
-    merged = merge([_outputs(ctx, job, index, stream) for index in range(len(job.prompts))])
+    merged = _admitted(ctx, job, merge([_outputs(ctx, job, index, stream) for index in range(len(job.prompts))]))
     return _silenced(merged) if job.silent else merged
+
+
+async def _admitted(
+    ctx: ServerContext, job: Job, outputs: AsyncGenerator[tuple[int, RequestOutput], None]
+) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """`outputs`, where there is room for them."""
+    width = job.params.beam_width if isinstance(job.params, BeamSearchParams) else job.params.n
+    try:
+        with ctx.admission.sequences(len(job.prompts) * width):
+            async for each in outputs:
+                yield each
+    finally:
+        await outputs.aclose()
 
 
 async def _silenced(outputs: AsyncGenerator[tuple[int, RequestOutput], None]) -> AsyncGenerator[tuple[int, RequestOutput], None]:

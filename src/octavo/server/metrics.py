@@ -10,10 +10,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from octavo.protocol.outputs import RequestMetrics
 from octavo.protocol.wire import EngineInfo, EngineStats
+from octavo.server.admission import QUEUE_FULL, SHUTTING_DOWN
 
 LABELS = ("model_name", "engine")
 ENGINE = "0"
 PROMPT_SOURCES = ("local_compute", "local_cache_hit")
+REFUSALS = (QUEUE_FULL, SHUTTING_DOWN)
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
 LATENCY_BUCKETS = (
@@ -58,6 +60,16 @@ class Metrics:
     def on_http_error(self, status: int) -> None:
         """Counts a reply with this status."""
         self._http_errors.labels(str(status)).inc()
+
+    def on_refused(self, reason: str) -> None:
+        """Counts a request that was not let in."""
+        if self._engine is not None:
+            self._engine.refused[reason].inc()
+
+    def on_timeout(self) -> None:
+        """Counts a request whose time was over."""
+        if self._engine is not None:
+            self._engine.timeouts.inc()
 
     def render(self) -> tuple[bytes, str]:
         """The exposition text and its content type."""
@@ -125,6 +137,9 @@ class EngineMetrics:
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         success = Counter("vllm:request_success", "Finished requests, by reason.", [*LABELS, "finished_reason"], registry=registry)
         self.success = {reason: success.labels(*self._labels, reason) for reason in FINISH_REASONS}
+        refused = Counter("vllm:admission_rejections", "Requests that were not let in.", [*LABELS, "reason"], registry=registry)
+        self.refused = {reason: refused.labels(*self._labels, reason) for reason in REFUSALS}
+        self.timeouts = self._counter("request_timeouts", "Requests whose time was over before their end.", prefix="octavo")
         self.first_token = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", FIRST_TOKEN_BUCKETS)
         self.inter_token = self._histogram("inter_token_latency_seconds", "Between one token and the next.", INTER_TOKEN_BUCKETS)
         self.per_token = self._histogram(

@@ -23,7 +23,7 @@ async def get_model(ctx: ServerContext, request: Request) -> Response:
 
 
 async def health(ctx: ServerContext, request: Request) -> Response:
-    """Answers 200 while the engine lives, 503 afterwards."""
+    """Answers 200 while the engine lives and the server takes requests, 503 afterwards."""
     if not ctx.llm.is_alive:
         raise EngineDeadError("The engine has stopped.")
     return json_response(Health())

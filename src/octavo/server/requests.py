@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct, field
 
 from octavo.api.prompts import LONGEST_SALT
+from octavo.config.server import LONGEST_REQUEST
 from octavo.protocol.beam_search import MAX_LENGTH_PENALTY
 from octavo.server.fields import CHAT_OFF, COMPLETION_OFF, GENERATE_OFF, TOKENIZE_OFF, OffValues
 from octavo.server.tool_fields import ToolChoice, Tools
@@ -134,6 +135,7 @@ class Generation(Body):
     add_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    timeout: Annotated[float, Meta(gt=0, le=LONGEST_REQUEST)] | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None

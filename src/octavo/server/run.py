@@ -203,11 +203,13 @@ class _Process:
         return 1
 
     async def _drain(self, server: uvicorn.Server, serving: asyncio.Task[None], context: ServerContext, dead: asyncio.Task[None]) -> int:
-        """Takes no new connections, lets running requests finish for a while, then ends the rest."""
-        server.should_exit = True
+        """Refuses new requests, lets running ones finish for a while, then ends the rest."""
+        context.admission.close()
         now = asyncio.create_task(self._stop_now.wait())
-        await asyncio.wait((serving, now, dead), timeout=self._options.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)
+        empty = asyncio.create_task(context.admission.wait_empty())
+        await asyncio.wait((serving, now, empty, dead), timeout=self._options.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)
         now.cancel()
+        empty.cancel()
         context.closing.set()
         await self._end(server, serving)
         return 1 if dead.done() else 0

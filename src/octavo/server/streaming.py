@@ -7,6 +7,7 @@ and costs no memory beyond what its request generated.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from octavo.protocol.errors import OverloadedError
+from octavo.protocol.errors import OverloadedError, RequestTimeoutError
 from octavo.protocol.outputs import RequestOutput
 from octavo.server.context import ServerContext
 from octavo.server.errors import describe
@@ -33,6 +34,19 @@ def event(value: object) -> bytes:
 def closing_error() -> OverloadedError:
     """What a request gets that could not finish before the server stops."""
     return OverloadedError("The server is shutting down; the request was ended before it finished.")
+
+
+def overdue_error(ctx: ServerContext) -> RequestTimeoutError:
+    """What a request gets whose time is over, which is counted."""
+    ctx.metrics.on_timeout()
+    return RequestTimeoutError("The time of this request was over before its answer was complete.", code="timeout")
+
+
+def seconds_left(scope: Scope, ctx: ServerContext) -> float | None:
+    """Until the time is over that the request or the server gives, None if neither does."""
+    state = scope["state"]
+    given = [seconds for seconds in (state.get("timeout"), ctx.options.request_timeout) if seconds is not None]
+    return max(0.0, state["arrival_time"] + min(given) - time.monotonic()) if given else None
 
 
 async def merge(iterators: Sequence[AsyncIterator[RequestOutput]]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
@@ -85,7 +99,8 @@ async def _vanished(receive: Receive) -> None:
 
 
 async def while_connected(request: Request, ctx: ServerContext, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client vanishes (ClientDisconnect) or the server closes (OverloadedError).
+    """The result of `work`, which is cancelled when the client vanishes (ClientDisconnect), the server closes (OverloadedError) or the
+    request's time is over (RequestTimeoutError).
 
     The body of `request` must have been read.
     """
@@ -93,12 +108,13 @@ async def while_connected(request: Request, ctx: ServerContext, work: Coroutine[
     vanished = asyncio.create_task(_vanished(request.receive))
     closing = asyncio.create_task(ctx.closing.wait())
     try:
-        await asyncio.wait((task, vanished, closing), return_when=asyncio.FIRST_COMPLETED)
+        left = seconds_left(request.scope, ctx)
+        await asyncio.wait((task, vanished, closing), timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         if vanished.done():
             raise ClientDisconnect
-        raise closing_error()
+        raise closing_error() if closing.done() else overdue_error(ctx)
     finally:
         await cancel(task, vanished, closing)
 
@@ -133,20 +149,26 @@ class EventStream(Response):
             vanished = asyncio.create_task(_vanished(receive))
             closing = asyncio.create_task(self._ctx.closing.wait())
             tasks += (producer, vanished, closing)
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, timeout=seconds_left(scope, self._ctx), return_when=asyncio.FIRST_COMPLETED)
             if vanished.done():
                 return
-            failure = producer.exception() if producer.done() else closing_error()
+            ended = producer.done()
+            failure = producer.exception() if ended else closing_error() if closing.done() else overdue_error(self._ctx)
             await cancel(producer)
+            # What it computes is given up first: a client that reads slowly may keep what follows waiting.
+            await self._close()
             if failure is not None:
                 await _body(send, self.failed(failure))
             await _body(send, self.last)
             await _body(send, b"", more=False)
         finally:
             await cancel(*tasks)
-            # A generator that never ran does not pass its closing on, hence both.
-            await self._events.aclose()
-            await self._source.aclose()
+            await self._close()
+
+    async def _close(self) -> None:
+        # A generator that never ran does not pass its closing on, hence both.
+        await self._events.aclose()
+        await self._source.aclose()
 
     async def _produce(self, send: Send) -> None:
         async for chunk in self._events:
