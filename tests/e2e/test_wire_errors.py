@@ -78,8 +78,8 @@ FIELDS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"stream": True, "stream_options": {"colour": 1}}, "stream_options.colour", ["unknown"]),
     ({"temprature": 1}, "temprature", ["unknown field", "temperature"]),
     ({"whatever": None}, "whatever", ["unknown field"]),
-    ({"logit_bias": {"5": 1}}, "logit_bias", ["not supported"]),
-    ({"response_format": {"type": "json_object"}}, "response_format", ["not supported"]),
+    ({"thinking_token_budget": 5}, "thinking_token_budget", ["not supported"]),
+    ({"repetition_detection": {"min_count": 2}}, "repetition_detection", ["not supported"]),
     ({"model": 5}, "model", ["a string"]),
 ]
 

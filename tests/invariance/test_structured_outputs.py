@@ -29,6 +29,10 @@ KINDS = (
     {"choice": ["yes", "yes, of course", "no", "wörld 🙂"]},
     {"grammar": 'start: item+ "!"\nitem: /[a-f]{2,4}/ | "(" item ")"'},
 )
+OTHERS = (
+    {"logit_bias": {9: 4.0, 40: 6.0, 300: -100.0}, "bad_words": ["a", "the", "of the"]},
+    {"allowed_token_ids": list(range(20, 60)), "presence_penalty": 1.0},
+)
 
 
 def prompts() -> list[list[int]]:
@@ -37,12 +41,13 @@ def prompts() -> list[list[int]]:
 
 
 def params() -> list[SamplingParams]:
-    """Every kind, greedy and drawn, beside others without a grammar."""
+    """Every kind, greedy and drawn, beside others whose tokens are chosen otherwise."""
     made = []
     for index in range(REQUESTS):
         kind = None if index % 5 == 4 else StructuredOutputsParams(**KINDS[index % 4])
         drawn = {"temperature": 0.9, "seed": index} if index % 3 else {"temperature": 0}
-        made.append(SamplingParams(**drawn, max_tokens=60, min_tokens=index % 3, logprobs=2, structured_outputs=kind))
+        others = OTHERS[index // 5 % 2] if kind is None else {}
+        made.append(SamplingParams(**drawn, **others, max_tokens=60, min_tokens=index % 3, logprobs=2, structured_outputs=kind))
     return made
 
 

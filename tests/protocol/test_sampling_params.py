@@ -145,6 +145,9 @@ def test_defaults_are_those_of_vllm() -> None:
         "include_stop_str_in_output": False,
         "truncate_prompt_tokens": None,
         "structured_outputs": None,
+        "logit_bias": None,
+        "allowed_token_ids": None,
+        "bad_words": None,
     }
 
 
@@ -267,7 +270,7 @@ class TestFromOptional:
 
 
 def test_unsupported_fields_keep_their_order() -> None:
-    assert unsupported_fields(["logit_bias", "top_p", "bad_words", "what"]) == ["logit_bias", "bad_words"]
+    assert unsupported_fields(["watermarking", "top_p", "extra_args", "what"]) == ["watermarking", "extra_args"]
     assert not UNSUPPORTED_FIELDS & set(SamplingParams.__struct_fields__)
 
 

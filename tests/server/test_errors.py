@@ -66,7 +66,7 @@ async def next_request_works(client: httpx.AsyncClient):
         ({"service_tier": "gold"}, "service_tier", ["gold"]),
         ({"temprature": 1}, "temprature", ["temperature"]),
         ({"no_such_thing": 1}, "no_such_thing", ["unknown"]),
-        ({"logit_bias": {"1": 5}}, "logit_bias", ["not supported"]),
+        ({"thinking_token_budget": 5}, "thinking_token_budget", ["not supported"]),
         ({"use_beam_search": 1}, "use_beam_search", ["true or false"]),
         ({"use_beam_search": True, "stream": True}, "stream", ["streamed"]),
         ({"use_beam_search": True, "n": 0}, "n", []),
@@ -89,6 +89,7 @@ async def next_request_works(client: httpx.AsyncClient):
             )
         ),
         ({"guided_json": {}}, "guided_json", ["not supported"]),
+        ({"repetition_detection": {"min_count": 2}}, "repetition_detection", ["not supported"]),
         ({"priority": False}, "priority", ["an integer", "false"]),
         ({"priority": 2**63}, "priority", []),
         ({"cache_salt": ""}, "cache_salt", ["length", "1"]),

@@ -6,7 +6,7 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -198,6 +198,7 @@ class FrontEnd:
             priority=priority,
             beam_search=beam_search,
             grammar=grammar,
+            bad_words=bad_words_as_tokens(sampling.bad_words or (), self.tokenizer),
         )
 
     def _check_min_tokens(self, sampling: SamplingParams) -> None:
@@ -205,6 +206,18 @@ class FrontEnd:
         forbidden = (*self.eos_token_ids, *(sampling.stop_token_ids or ()))
         if sampling.min_tokens and len(forbidden) >= self._vocab_size and {*forbidden}.issuperset(range(self._vocab_size)):
             raise InvalidRequestError("min_tokens leaves no token to choose: every one would end the text", param="min_tokens")
+
+
+def bad_words_as_tokens(words: Iterable[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """The tokens of each word at a text's beginning and, as vLLM has it, after a space, where these are as many and begin otherwise."""
+    found = []
+    for word in words:
+        text = word.lstrip() or word
+        bare, spaced = (tokenizer.encode(each, add_special_tokens=False) for each in (text, f" {text}"))
+        found.append(bare)
+        if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
+            found.append(spaced)
+    return [ids for ids in found if ids]
 
 
 def open_front_end(

@@ -38,6 +38,7 @@ class Generation:
         priority: int = 0,
         beam_search: BeamSearchParams | None = None,
         grammar: str | None = None,
+        bad_words: list[list[int]] | None = None,
     ) -> None:
         self.key = key
         self.request_id = request_id
@@ -58,6 +59,7 @@ class Generation:
         # The first token follows nothing.
         self.prompt_logprobs: list[PositionLogprobs | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.grammar = grammar
+        self._bad_words = bad_words or []
 
     def engine_requests(self) -> Iterator[EngineRequest]:
         """One request for each sample, which draws with the seed `seed + i`, or one for all beams."""
@@ -74,6 +76,7 @@ class Generation:
                 prompt_logprobs=None if sample.index else self.sampling.prompt_logprobs,
                 truncate_prompt_tokens=None,
                 structured_outputs=None,
+                bad_words=None,
             )
             yield EngineRequest(
                 request_id=self.engine_id(sample.index),
@@ -86,6 +89,7 @@ class Generation:
                 priority=self._priority,
                 beam_search=self._beam_search,
                 grammar=self.grammar,
+                bad_words=self._bad_words,
             )
 
     def engine_id(self, index: int) -> str:

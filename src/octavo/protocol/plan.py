@@ -16,8 +16,8 @@ class NewRequest(msgspec.Struct, array_like=True):
     """A request that the worker does not hold: first scheduled, or resumed after a preemption.
 
     `token_ids` are all tokens known so far: `num_prompt_tokens` of the prompt, then those sampled before a preemption. A `beam` does not
-    grow by what is sampled, but by what a later plan says. The tokens after the prompt are a text of the `grammar`, if there is one. With
-    `pooling`, "mean" or "last", no token is sampled: its hidden states are pooled.
+    grow by what is sampled, but by what a later plan says. The tokens after the prompt are a text of the `grammar`, if there is one, and
+    hold none of the sequences of `bad_words`. With `pooling`, "mean" or "last", no token is sampled: its hidden states are pooled.
     """
 
     request_id: str
@@ -29,6 +29,7 @@ class NewRequest(msgspec.Struct, array_like=True):
     beam: bool = False
     grammar: str | None = None
     pooling: str | None = None
+    bad_words: list[list[int]] = []
 
 
 class Continuation(msgspec.Struct, array_like=True):

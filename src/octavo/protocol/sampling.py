@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,12 +17,11 @@ MAX_N = 16_384
 GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 2.0
+MAX_BIAS = 100.0
 
 # Fields of vLLM's SamplingParams and of its HTTP requests that say how tokens are chosen, and that Octavo does not have.
 UNSUPPORTED_FIELDS = frozenset(
     {
-        "allowed_token_ids",
-        "bad_words",
         "extra_args",
         "flat_logprobs",
         "guided_choice",
@@ -32,7 +32,6 @@ UNSUPPORTED_FIELDS = frozenset(
         "guided_json_object",
         "guided_regex",
         "guided_whitespace_pattern",
-        "logit_bias",
         "logits_processors",
         "logprob_token_ids",
         "output_kind",
@@ -71,7 +70,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
 
     - a temperature under 1e-5 becomes 0 and means greedy choice, which also sets top_p=1, top_k=0 and min_p=0;
       one between that and 0.01 is raised to 0.01, below which float32 logits lose their meaning;
-    - `seed=-1` becomes None, `top_k=-1` becomes 0 (off);
+    - `seed=-1` becomes None, `top_k=-1` becomes 0 (off), a `logit_bias` beyond -100 or 100 becomes that;
     - numpy numbers become Python numbers, tuples become lists.
 
     Raises InvalidRequestError, with `param` naming the field, for a value of the wrong type or outside its limits.
@@ -99,11 +98,15 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: int | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
         self._check_lengths()
         self._check_stops()
+        self._check_tokens()
         if self.structured_outputs is not None and not isinstance(self.structured_outputs, StructuredOutputsParams):
             raise InvalidRequestError(
                 f"structured_outputs must be StructuredOutputsParams, got {show(self.structured_outputs)}.", param="structured_outputs"
@@ -140,12 +143,12 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
         assigned to since. Raises InvalidRequestError.
         """
         self.__post_init__()
-        for token_id in self.stop_token_ids or ():
-            if token_id >= vocab_size:
-                raise InvalidRequestError(
-                    f"stop_token_ids holds {token_id}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).",
-                    param="stop_token_ids",
-                )
+        for name in ("stop_token_ids", "logit_bias", "allowed_token_ids"):
+            for token_id in getattr(self, name) or ():
+                if token_id >= vocab_size:
+                    raise InvalidRequestError(
+                        f"{name} holds {token_id}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).", param=name
+                    )
         if max_logprobs == -1:
             return
         for name, asked in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
@@ -205,13 +208,30 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
             if self.truncate_prompt_tokens == 0:
                 raise InvalidRequestError("truncate_prompt_tokens must be -1 or at least 1, got 0.", param="truncate_prompt_tokens")
 
+    def _check_tokens(self) -> None:
+        if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, dict):
+                raise InvalidRequestError(
+                    f"logit_bias must be a dictionary of token ids and numbers, got {show(self.logit_bias)}.", param="logit_bias"
+                )
+            self.logit_bias = {
+                integer("logit_bias", token, 0, what="every id of logit_bias"): _bias(value) for token, value in self.logit_bias.items()
+            }
+        if self.allowed_token_ids is not None:
+            ids = _items("allowed_token_ids", self.allowed_token_ids, "a list of token ids")
+            if not ids:
+                raise InvalidRequestError("allowed_token_ids must not be empty: no token could be chosen.", param="allowed_token_ids")
+            self.allowed_token_ids = [integer("allowed_token_ids", item, 0, what="every id of allowed_token_ids") for item in ids]
+        if self.bad_words is not None:
+            self.bad_words = [_string("bad_words", item) for item in _items("bad_words", self.bad_words, "a list of strings")]
+
     def _check_stops(self) -> None:
         for name in _FLAGS:
             flag(name, getattr(self, name))
         if isinstance(self.stop, str):
-            _stop_string(self.stop)
+            _string("stop", self.stop)
         elif self.stop is not None:
-            self.stop = [_stop_string(item) for item in _items("stop", self.stop, "a string or a list of strings")]
+            self.stop = [_string("stop", item) for item in _items("stop", self.stop, "a string or a list of strings")]
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop needs detokenize to be true, got false.", param="stop")
         if self.stop_token_ids is not None:
@@ -233,13 +253,21 @@ def _items(name: str, value: object, what: str) -> list[object]:
     return list(value)
 
 
-def _stop_string(value: object) -> str:
+def _bias(value: object) -> float:
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        bounded = min(max(value, -MAX_BIAS), MAX_BIAS)
+        if bounded == bounded:  # no NaN
+            return float(bounded)
+    raise InvalidRequestError(f"every value of logit_bias must be a number, got {show(value)}.", param="logit_bias")
+
+
+def _string(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidRequestError(f"every string of stop must be a string, got {show(value)}.", param="stop")
+        raise InvalidRequestError(f"every string of {name} must be a string, got {show(value)}.", param=name)
     if not value:
-        raise InvalidRequestError("stop must not hold an empty string, got ''.", param="stop")
+        raise InvalidRequestError(f"{name} must not hold an empty string, got ''.", param=name)
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidRequestError(f"stop must be valid Unicode, got {show(value)} with a lone surrogate.", param="stop") from None
+        raise InvalidRequestError(f"{name} must be valid Unicode, got {show(value)} with a lone surrogate.", param=name) from None
     return value

@@ -18,6 +18,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     With `beam_search` it is not a sample but a search: `sampling` then says only how many tokens there may be, whether end tokens count and
     how many logprobs to report, and one EngineOutput with `hypotheses` comes, at the end. A "#" in a `request_id` is the scheduler's own.
     The text is one of the `grammar`, if there is one, which `octavo.structured_output.grammar` wrote; the engine has a Vocabulary by then.
+    `bad_words` are `sampling.bad_words` as tokens, each in every way in which it begins.
 
     With `pooling` nothing is generated: the hidden states of the prompt's tokens, after the model's last norm, are pooled to one vector,
     their mean ("mean") or the last token's ("last"), and the one EngineOutput has that as its `embedding`, in float32.
@@ -34,6 +35,7 @@ class EngineRequest(msgspec.Struct, omit_defaults=True, array_like=True):
     beam_search: BeamSearchParams | None = None
     grammar: str | None = None
     pooling: str | None = None
+    bad_words: list[list[int]] = []
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True):

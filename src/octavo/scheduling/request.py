@@ -65,6 +65,7 @@ class Request:
 
     __slots__ = (
         "arrival_time",
+        "bad_words",
         "eos_token_ids",
         "favoured",
         "first_scheduled_time",
@@ -105,6 +106,7 @@ class Request:
         self.favoured = False
         self.sampling = sampling
         self.grammar = request.grammar
+        self.bad_words = request.bad_words
         self.worker_eos_token_ids = request.eos_token_ids
         self.eos_token_ids = frozenset(() if sampling.ignore_eos else request.eos_token_ids)
         self.stop_token_ids = frozenset(sampling.stop_token_ids or ())
@@ -223,6 +225,7 @@ class Request:
             beam=self.owner.search is not None,
             grammar=self.grammar,
             pooling=self.pooling,
+            bad_words=self.bad_words,
         )
 
     def take(self, sampled: SampledToken, output: EngineOutput) -> None:

@@ -21,6 +21,9 @@ _WITHOUT_MEANING: dict[str, tuple[Any, ...]] = {
     "stop": ([],),
     "stop_token_ids": ([],),
     "min_tokens": (0,),
+    "logit_bias": ({},),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
     "spaces_between_special_tokens": (True,),
     "prompt_logprobs": (),
 }

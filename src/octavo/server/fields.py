@@ -12,11 +12,8 @@ from typing import Any
 OffValues = Mapping[str, tuple[Any, ...]]
 
 _SHARED: dict[str, tuple[Any, ...]] = {
-    "logit_bias": ({},),
     "moderation": (),
     "prompt_cache_options": ({},),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "logprob_token_ids": (),
     "guided_json": (),
     "guided_regex": (),

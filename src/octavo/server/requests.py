@@ -18,6 +18,8 @@ INT32_MAX = 2**31 - 1
 SEED_MAX = 2**63 - 1
 MAX_STOP_STRINGS = 64
 MAX_N = 128
+MAX_BIASES = 1024
+MAX_BAD_WORDS = 1024
 
 # Printable ASCII: the id of a request ends up in headers, logs and bodies.
 ID_PATTERN, LONGEST_ID = r"^[!-~]+(?![\s\S])", 128
@@ -151,6 +153,9 @@ class Generation(Body):
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     request_id: Annotated[str, Meta(pattern=ID_PATTERN, max_length=LONGEST_ID)] | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=MAX_BIASES)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
+    bad_words: Annotated[list[NonEmpty], Meta(max_length=MAX_BAD_WORDS)] | None = None
     structured_outputs: StructuredOutputs | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.protocol.beam_search import BeamSearchParams
+from octavo.protocol.checks import show
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.sampling import SamplingParams
 from octavo.server.beams import beam_params
@@ -12,6 +13,8 @@ from octavo.server.context import ServerContext
 from octavo.server.requests import Generation, TokenGeneration
 from octavo.server.structured_outputs import structured_outputs_of
 
+# Digits of a token id.
+LONGEST_ID = 10
 _FIELDS = (
     "temperature",
     "top_p",
@@ -28,6 +31,8 @@ _FIELDS = (
     "include_stop_str_in_output",
     "skip_special_tokens",
     "spaces_between_special_tokens",
+    "allowed_token_ids",
+    "bad_words",
 )
 
 
@@ -68,6 +73,8 @@ def sampling_params(request: Generation, ctx: ServerContext, *, n: int, max_toke
     """SamplingParams for `n` samples of each prompt of `request`. Raises InvalidRequestError that names the field at fault."""
     values: dict[str, Any] = {name: value for name, value in ctx.llm.default_sampling.items() if name in _FIELDS}
     values |= {name: value for name in _FIELDS if (value := getattr(request, name)) is not None}
+    if request.logit_bias is not None:
+        values["logit_bias"] = {_token_id(name): bias for name, bias in request.logit_bias.items()}
     params = SamplingParams(n=n, max_tokens=max_tokens, logprobs=logprobs, **values)
     params.verify(ctx.llm.info.vocab_size, max_logprobs=-1)
     return params
@@ -84,3 +91,10 @@ def streams(request: Generation) -> bool:
         path = "stream_options.continuous_usage_stats"
         raise InvalidRequestError(f"{path}: needs include_usage.", param=path)
     return True
+
+
+def _token_id(name: str) -> int:
+    """A token id as JSON has it for a name. Raises InvalidRequestError."""
+    if not (name.isascii() and name.isdecimal() and len(name) <= LONGEST_ID):
+        raise InvalidRequestError(f'logit_bias: its names must be token ids, like "50256", not {show(name)}.', param="logit_bias")
+    return int(name)

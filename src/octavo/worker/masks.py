@@ -15,7 +15,7 @@ from octavo.worker.sampler import SamplingRow
 
 
 class TokenMasks:
-    """Makes the masks of rows that have a grammar."""
+    """Makes the masks of rows that have a grammar, or other fields that leave tokens out."""
 
     def __init__(self, vocab_size: int, max_compiled: int) -> None:
         self._vocab_size = vocab_size
@@ -28,7 +28,13 @@ class TokenMasks:
         self._compiler = GrammarCompiler(vocabulary, self._vocab_size, self._max_compiled)
 
     def begin(self, rows: Sequence[SamplingRow]) -> PendingMasks | None:
-        """Begins with the masks of those of `rows` that want one; None if none does. Their positions and tokens must be set."""
+        """Begins with the masks of those of `rows` that have a grammar; None if none does. The others have their masks at once.
+
+        Positions and tokens must be set."""
+        for row in rows:
+            if row.fixed_mask is None and (row.sampling.allowed_token_ids or row.bad_words):
+                row.fixed_mask = self._fixed(row)
+                row.mask = row.fixed_mask
         masked = [row for row in rows if row.grammar is not None]
         if not masked:
             return None
@@ -57,11 +63,18 @@ class TokenMasks:
                 raise RuntimeError("a grammar came before the vocabulary")
             row.matcher = self._compiler.matcher(row.grammar or "")
         row.matcher.fill(row.token_ids[row.num_prompt_tokens : row.position], mask)
+        if row.fixed_mask is not None:
+            mask &= row.fixed_mask
         if row.needs_min_tokens:
             longer = mask & ~mask_of(row.end_token_ids, self._vocab_size)
             # A text that can't go on ends all the same.
             if longer.any():
                 mask[:] = longer
+
+    def _fixed(self, row: SamplingRow) -> Words:
+        allowed = row.sampling.allowed_token_ids
+        mask = mask_of(range(self._vocab_size) if allowed is None else allowed, self._vocab_size)
+        return mask & ~mask_of([word[0] for word in row.bad_words if len(word) == 1], self._vocab_size)
 
 
 class PendingMasks:

@@ -1,8 +1,9 @@
 """Logits in, tokens out.
 
-The order is vLLM's: logprobs from the raw logits; then what the grammar leaves out masked; end tokens masked while `min_tokens` is not
-reached; penalties; then the highest logit (greedy), or temperature, min_p, top_k, top_p and a draw. Every row is worked on alone, over its
-full length and in a fixed order, so a request's token and logprobs are the same bits whatever else is in the batch.
+The order is vLLM's: logprobs from the raw logits; then what a grammar, `allowed_token_ids` or `bad_words` leave out masked; end tokens
+masked while `min_tokens` is not reached; `logit_bias`; penalties; then the highest logit (greedy), or temperature, min_p, top_k, top_p and
+a draw. Every row is worked on alone, over its full length and in a fixed order, so a request's token and logprobs are the same bits
+whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class SamplingRow:
     as a program that samples by itself takes them. A `given` token, if it is not −1, is at that place already: nothing is chosen, and only
     its logprobs are wanted. A row with a `grammar` has a `matcher` from its first token on, and each step gives it a `mask` of the tokens
     that it may choose, or says in `failure` why the request can't go on.
+    `bad_words` are sequences of tokens that the output must not hold. `fixed_mask` is what `allowed_token_ids` and those of a single token
+    leave, and the `mask` of a row without a grammar.
     """
 
     sampling: SamplingParams
@@ -51,16 +54,19 @@ class SamplingRow:
     matcher: GrammarMatcher | None = field(default=None, repr=False, compare=False)
     mask: Words | None = field(default=None, repr=False, compare=False)
     failure: str | None = None
+    bad_words: Sequence[Sequence[int]] = field(default=(), repr=False)
+    fixed_mask: Words | None = field(default=None, repr=False, compare=False)
 
     @property
     def changes_logits(self) -> bool:
         """Whether this step masks or penalises any token."""
-        return self.mask is not None or self.needs_min_tokens or self.sampling.has_penalties
+        sampling = self.sampling
+        return bool(self.mask is not None or self.needs_min_tokens or sampling.has_penalties or sampling.logit_bias or self.bad_words)
 
     @property
     def forbids_ends(self) -> bool:
-        """Whether end tokens are forbidden beside what a mask leaves out, which reckons with `min_tokens` by itself."""
-        return self.needs_min_tokens and self.mask is None
+        """Whether end tokens are forbidden beside what a mask leaves out; a grammar's reckons with `min_tokens` by itself."""
+        return self.needs_min_tokens and self.grammar is None
 
     @property
     def needs_min_tokens(self) -> bool:
@@ -71,6 +77,17 @@ class SamplingRow:
     def end_token_ids(self) -> tuple[int, ...]:
         """What can't be chosen until `min_tokens` is reached; some may lie outside the vocabulary."""
         return (*self.eos_token_ids, *(self.sampling.stop_token_ids or ()))
+
+    def completing(self) -> list[int]:
+        """The tokens that would complete one of `bad_words`, where the output has all of it but the last. As in vLLM the prompt is none of
+        it."""
+        generated = self.position - self.num_prompt_tokens
+        found = []
+        for word in self.bad_words:
+            begun = len(word) - 1
+            if 0 < begun <= generated and list(self.token_ids[self.position - begun : self.position]) == list(word[:-1]):
+                found.append(word[-1])
+        return found
 
     def counted(self) -> PenaltyState:
         """The penalties' counts of the first `position` tokens."""
@@ -99,14 +116,20 @@ _WORDS = {
     NoToken.NAN: "the model's logits contain NaN",
     NoToken.INFINITY: "the model's logits contain +inf",
     NoToken.NOTHING: "the model's logits are all -inf",
-    NoToken.OVERFLOW: "the penalties take a logit out of float32's range",
+    NoToken.OVERFLOW: "penalties or biases take a logit out of float32's range",
 }
 
 
 def failed(why: NoToken, row: SamplingRow) -> SampleFailed:
     """The failure in words."""
     if why is NoToken.MASKED:
-        names = [name for name, masks in (("structured_outputs", row.mask is not None), ("min_tokens", row.needs_min_tokens)) if masks]
+        masks = {
+            "structured_outputs": row.grammar is not None,
+            "allowed_token_ids": row.sampling.allowed_token_ids is not None,
+            "bad_words": bool(row.bad_words),
+            "min_tokens": row.needs_min_tokens,
+        }
+        names = [name for name, masks_some in masks.items() if masks_some]
         return SampleFailed(
             f"{' and '.join(names)} {'leave' if len(names) > 1 else 'leaves'} no token to choose at position {row.position}"
         )
@@ -159,15 +182,16 @@ class Sampler:
         return Sampled(token_id, self._logprobs(raw, raw_top, token_id, row.sampling.logprobs))
 
     def _changed(self, raw: Floats, row: SamplingRow) -> Floats:
-        """The row's logits with what can't be chosen masked and penalties applied, in scratch memory."""
+        """The row's logits with what can't be chosen masked, biases and penalties applied, in scratch memory."""
         values = self._logits
         values[:] = raw
         if row.mask is not None:
             values[np.unpackbits(row.mask.view(np.uint8), bitorder="little")[: self.vocab_size] == 0] = -np.inf
-        if row.forbids_ends:
-            for token_id in row.end_token_ids:
-                if token_id < self.vocab_size:
-                    values[token_id] = -np.inf
+        for token_id in (*(row.end_token_ids if row.forbids_ends else ()), *row.completing()):
+            if token_id < self.vocab_size:
+                values[token_id] = -np.inf
+        for token_id, bias in (row.sampling.logit_bias or {}).items():
+            values[token_id] += np.float32(bias)
         if row.sampling.has_penalties:
             row.counted().apply(values)
         return values

@@ -16,7 +16,6 @@ from octavo.worker.masks import PendingMasks
 from octavo.worker.sampler import Sampled, SampleFailed, Sampler, SamplingRow, failed
 
 _NO_CHANGES = np.empty(0, np.int32)
-_NO_BIASES = np.empty(0, np.float32)
 
 
 class Stepper(Protocol):
@@ -73,6 +72,8 @@ def pack(rows: Sequence[SamplingRow], vocab_size: int) -> SamplingInputs:
     records["given"] = [row.given for row in rows]
     ids: list[npt.NDArray[np.int32] | npt.NDArray[np.int64]] = []
     counts: list[npt.NDArray[np.int32] | npt.NDArray[np.float32]] = []
+    bias_ids: list[int] = []
+    biases: list[float] = []
     masks: list[Words] = []
     for place, row in enumerate(rows):
         if not row.changes_logits:
@@ -86,8 +87,12 @@ def pack(rows: Sequence[SamplingRow], vocab_size: int) -> SamplingInputs:
             ids.append(penalised)
             counts.append(times)
             changes = len(penalised)
-        if row.forbids_ends:
-            forbidden = np.array([token for token in row.end_token_ids if token < vocab_size], np.int32)
+        if row.sampling.logit_bias:
+            bias_ids += row.sampling.logit_bias.keys()
+            biases += row.sampling.logit_bias.values()
+        ends = row.end_token_ids if row.forbids_ends else ()
+        forbidden = np.array([token for token in (*ends, *row.completing()) if token < vocab_size], np.int32)
+        if len(forbidden):
             ids.append(forbidden)
             counts.append(np.full(len(forbidden), FORBIDDEN, np.int32))
             changes += len(forbidden)
@@ -96,8 +101,8 @@ def pack(rows: Sequence[SamplingRow], vocab_size: int) -> SamplingInputs:
         records,
         np.concatenate(ids, dtype=np.int32, casting="unsafe") if ids else _NO_CHANGES,
         np.concatenate(counts, dtype=np.int32, casting="unsafe") if counts else _NO_CHANGES,
-        _NO_CHANGES,
-        _NO_BIASES,
+        np.array(bias_ids, np.int32),
+        np.array(biases, np.float32),
         np.array(masks, np.int32).reshape(len(masks), mask_words(vocab_size)),
     )
 
@@ -134,6 +139,7 @@ def _record(row: SamplingRow) -> bytes:
     record["top_k"] = min(sampling.top_k, 2**31 - 1)
     record["repetition"] = sampling.repetition_penalty
     record["frequency"], record["presence"] = sampling.frequency_penalty, sampling.presence_penalty
+    record["biases"] = len(sampling.logit_bias or ())
     record["mask"] = -1
     record["logprobs"] = -1 if sampling.logprobs is None else min(sampling.logprobs, 2**31 - 1) if sampling.logprobs >= 0 else 2**31 - 1
     row.record = record.tobytes()

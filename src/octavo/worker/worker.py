@@ -156,7 +156,9 @@ def _describe(new: NewRequest) -> WorkerRequest:
     if seed is None:
         raise ValueError(f"request {new.request_id} reached the worker without a seed")
     pool = None if new.pooling is None else Pool(new.pooling, len(tokens))
-    row = SamplingRow(new.sampling, seed, len(tokens), tokens.view, new.num_prompt_tokens, new.eos_token_ids, grammar=new.grammar)
+    row = SamplingRow(
+        new.sampling, seed, len(tokens), tokens.view, new.num_prompt_tokens, new.eos_token_ids, grammar=new.grammar, bad_words=new.bad_words
+    )
     told = None
     if new.sampling.prompt_logprobs is not None:
         told = SamplingRow(SamplingParams(temperature=0, logprobs=new.sampling.prompt_logprobs), 0, 0, (), new.num_prompt_tokens)

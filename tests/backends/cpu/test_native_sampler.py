@@ -48,13 +48,28 @@ class NativeSampler:
 
 
 def row_of(
-    seed: int = 0, position: int = 0, tokens: list[int] | None = None, prompt: int = 0, mask: np.ndarray | None = None, **params: Any
+    seed: int = 0,
+    position: int = 0,
+    tokens: list[int] | None = None,
+    prompt: int = 0,
+    mask: np.ndarray | None = None,
+    bad_words: Sequence[Sequence[int]] = (),
+    **params: Any,
 ) -> SamplingRow:
-    return SamplingRow(SamplingParams(**params), seed, position, tokens or [], prompt, [0], mask=mask)
+    return SamplingRow(SamplingParams(**params), seed, position, tokens or [], prompt, [0], mask=mask, bad_words=bad_words)
 
 
 def fresh(row: SamplingRow) -> SamplingRow:
-    return SamplingRow(row.sampling, row.seed, row.position, row.token_ids, row.num_prompt_tokens, row.eos_token_ids, mask=row.mask)
+    return SamplingRow(
+        row.sampling,
+        row.seed,
+        row.position,
+        row.token_ids,
+        row.num_prompt_tokens,
+        row.eos_token_ids,
+        mask=row.mask,
+        bad_words=row.bad_words,
+    )
 
 
 def bits_of(result: Sampled | SampleFailed) -> tuple[Any, ...]:
@@ -103,6 +118,8 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
         "presence_penalty": draw(st.sampled_from([0.0, 0.0, -0.5, 1.5])),
         "frequency_penalty": draw(st.sampled_from([0.0, 0.0, 0.1, -2.0])),
         "logprobs": draw(st.sampled_from([None, None, 0, 1, 5, 20, 400, -1])),
+        "logit_bias": draw(st.sampled_from([None, {}, {0: 3.0, 4000: -100.0}, {7: -0.25, 8: 100.0, 1: 1e-3}])),
+        "forbids": draw(st.booleans()),
         "masked": draw(st.sampled_from([None, None, 0.02, 0.5, 0.98, 1.0])),
         "max_tokens": 1000,
     }
@@ -110,11 +127,15 @@ def choices(draw: st.DrawFn) -> dict[str, Any]:
 
 def made_row(choice: dict[str, Any], vocab_size: int) -> SamplingRow:
     choice = dict(choice)
+    tokens = [token % vocab_size for token in choice.pop("tokens")]
+    choice["logit_bias"] = {token % vocab_size: bias for token, bias in (choice["logit_bias"] or {}).items()}
+    if choice.pop("forbids"):
+        # The first continues what the tokens end with, the second does not.
+        choice["bad_words"] = [[*tokens[-2:], 1], [vocab_size + 1, 2]]
     share = choice.pop("masked")
     if share is not None:
         left_out = np.random.default_rng(choice["seed"] % 2**32).random(vocab_size) < share
         choice["mask"] = mask_of(np.flatnonzero(~left_out).tolist(), vocab_size)
-    tokens = [token % vocab_size for token in choice.pop("tokens")]
     if not choice["temperature"]:
         choice |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
     return row_of(choice.pop("seed"), len(tokens), tokens, choice.pop("prompt"), **choice)
