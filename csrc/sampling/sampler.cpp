@@ -124,7 +124,14 @@ void Sampler::mask(const SamplingInputs& inputs, const SamplingRow& row, const f
   for (std::size_t begin = 0; begin < vocabulary_; begin += 32) {
     const auto bits = static_cast<std::uint32_t>(words[begin / 32]);
     const std::size_t count = std::min<std::size_t>(32, vocabulary_ - begin);
-    for (std::size_t i = 0; i < count; ++i) values[begin + i] = (bits >> i & 1u) != 0 ? raw[begin + i] : -kInfinity;
+    // Nearly all words are one of these two.
+    if (bits == 0) {
+      std::fill_n(values + begin, count, -kInfinity);
+    } else if (bits == ~std::uint32_t{0}) {
+      std::copy_n(raw + begin, count, values + begin);
+    } else {
+      for (std::size_t i = 0; i < count; ++i) values[begin + i] = (bits >> i & 1u) != 0 ? raw[begin + i] : -kInfinity;
+    }
   }
 }
 

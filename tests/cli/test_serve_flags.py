@@ -54,7 +54,7 @@ def test_every_flag_reaches_its_field(run):
         *["--dtype", "half"],
         *["--no-enable-prefix-caching", "--kv-cache-dtype", "int8", "--scheduling-policy", "priority"],
         *["--swap-space", "4GiB", "--preemption-mode", "swap"],
-        *["--max-grammar-size", "1MiB", "--max-compiled-grammars", "9"],
+        *["--max-grammar-size", "128KiB", "--max-compiled-grammars", "9"],
         *["--max-num-batched-tokens", "64", "--max-num-seqs", "3", "--backend", "cpu", "--threads", "2", "--no-pin-threads", "--seed", "5"],
         *[
             "--host",
@@ -82,7 +82,7 @@ def test_every_flag_reaches_its_field(run):
         cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False, "int8", swap_space=4 * 2**30),
         scheduler=SchedulerConfig(64, 3, "priority", "swap"),
         backend=BackendConfig("cpu", 2, pin_threads=False),
-        structured_outputs=StructuredOutputsConfig(2**20, 9),
+        structured_outputs=StructuredOutputsConfig(2**17, 9),
         seed=5,
     )
     assert options == ServerOptions(

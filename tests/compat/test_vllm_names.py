@@ -17,6 +17,7 @@ import vllm
 from vllm import LLM, AsyncEngineArgs, AsyncLLMEngine, EngineArgs, SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import StructuredOutputsParams
 
 import octavo
 from octavo.protocol.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError
@@ -31,8 +32,8 @@ def model(fixtures_dir: Path) -> str:
 
 
 def test_names_are_octavos():
-    assert (LLM, SamplingParams, RequestOutput, CompletionOutput) == (
-        *(octavo.LLM, octavo.SamplingParams),
+    assert (LLM, SamplingParams, StructuredOutputsParams, RequestOutput, CompletionOutput) == (
+        *(octavo.LLM, octavo.SamplingParams, octavo.StructuredOutputsParams),
         *(octavo.RequestOutput, octavo.CompletionOutput),
     )
     assert {"LLM", "SamplingParams", "AsyncLLMEngine", "InferenceEngine"} <= set(dir(vllm))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
 from grammar_text import Text
 
+from octavo.config.engine import StructuredOutputsConfig
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.structured_outputs import StructuredOutputsParams
 from octavo.structured_output.compiler import GrammarCompiler
@@ -98,3 +100,24 @@ def test_a_long_reason_is_cut(compiler: GrammarCompiler) -> None:
     with pytest.raises(InvalidRequestError, match=r"…$") as caught:
         compiler.check("start: /(?=a)" + "b" * 5000 + "/")
     assert len(caught.value.message) < 600
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"json": {"$defs": {**{f"{i}": {"items": {"$ref": f"#/$defs/{i + 1}"}} for i in range(1500)}, "1500": {}}, "$ref": "#/$defs/0"}},
+        {"grammar": "start: " + "(" * 30_000 + '"a"' + ")" * 30_000},
+        {"regex": "(" * 30_000 + "a" + ")" * 30_000},
+        {"grammar": "start: %json " + '{"items":' * 6_500 + "{}" + "}" * 6_500},
+    ],
+    ids=["references", "rules", "expression", "schema"],
+)
+def test_what_is_nested_without_end_does_not_end_the_process(compiler: GrammarCompiler, fields: dict[str, Any]) -> None:
+    """These are as large as a request may make them by default."""
+    grammar = grammar_of(StructuredOutputsParams(**fields))
+    assert len(grammar) <= StructuredOutputsConfig().max_grammar_size
+    with contextlib.suppress(InvalidRequestError):
+        text = Text(compiler.matcher(grammar))
+        assert text.next()
+        with contextlib.suppress(AssertionError):
+            text.add(b"[" * 200)

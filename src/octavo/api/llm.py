@@ -44,7 +44,7 @@ class LLM:
     `scheduling_policy` is "fcfs", first come, first served, or "priority". Requests that lose their blocks to others leave them in
     `swap_space`, bytes or like "4GiB", where that takes less time than to compute them again; `preemption_mode` "swap" or "recompute"
     always does the one or the other.
-    A schema or grammar of structured outputs may make a grammar of `max_grammar_size` bytes (256 KiB where nothing else is said), and the
+    A schema or grammar of structured outputs may make a grammar of `max_grammar_size` bytes (64 KiB where nothing else is said), and the
     last `max_compiled_grammars` (128) are kept compiled.
     `threads` 0 means one for each physical core that may be used. Where each gets a CPU and no cgroup's quota holds, threads are kept on
     their CPUs while they compute; `pin_threads` says otherwise. `seed` makes requests that bring no seed of their own repeatable from run

@@ -175,7 +175,7 @@ MaxGrammarSize = Annotated[
     Option(
         parser=size,
         metavar="SIZE",
-        help="Largest grammar that a request's schema, expression or grammar may make. Default: 256KiB.",
+        help="Largest grammar that a request's schema, expression or grammar may make. Default: 64KiB.",
         panel=_STRUCTURED,
     ),
 ]

@@ -19,6 +19,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", *DTYPE_ALIASES)
 # What fits the messages between the processes, and more than any machine holds.
 LARGEST = 2**63 - 1
 MOST_THREADS = 4096
+LARGEST_GRAMMAR = 512 * 1024
 
 
 def require(condition: bool, param: str, message: str) -> None:
@@ -151,15 +152,17 @@ class BackendConfig:
 @dataclass(frozen=True, slots=True)
 class StructuredOutputsConfig:
     """Limits of structured outputs: a schema, expression or grammar makes a grammar of at most `max_grammar_size` bytes (given as text like
-    "1MiB" too), and `max_compiled_grammars` are kept compiled for requests to come."""
+    "64KiB" too, at most 512 KiB), and `max_compiled_grammars` are kept compiled for requests to come."""
 
-    max_grammar_size: int = 256 * 1024
+    max_grammar_size: int = 64 * 1024
     max_compiled_grammars: int = 128
 
     def __post_init__(self) -> None:
         settle(self, sizes=("max_grammar_size",))
         for name in ("max_grammar_size", "max_compiled_grammars"):
             require_count(name, getattr(self, name))
+        size, most = self.max_grammar_size, LARGEST_GRAMMAR
+        require(size <= most, "max_grammar_size", f"must be at most {most} bytes, not {shown(size)}: larger ones may nest too deep")
 
 
 @dataclass(frozen=True, slots=True)

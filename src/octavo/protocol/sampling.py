@@ -253,11 +253,11 @@ def _items(name: str, value: object, what: str) -> list[object]:
     return list(value)
 
 
-def _bias(value: object) -> float:
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        bounded = min(max(value, -MAX_BIAS), MAX_BIAS)
-        if bounded == bounded:  # no NaN
-            return float(bounded)
+def _bias(value: Any) -> float:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number and value == value:  # no NaN
+        # Bounded first: an integer may be too large for a float.
+        return float(min(max(value, -MAX_BIAS), MAX_BIAS))
     raise InvalidRequestError(f"every value of logit_bias must be a number, got {show(value)}.", param="logit_bias")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.vocabulary import Vocabulary
+from octavo.structured_output.deep_stack import call_deep
 from octavo.structured_output.matcher import GrammarMatcher
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class GrammarCompiler:
         self._max_compiled = max_compiled
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
+        self._making_tables = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
         self._limits: LLParserLimits | None = None
 
@@ -57,15 +60,19 @@ class GrammarCompiler:
             if found is not None:
                 self._compiled.move_to_end(grammar)
                 return found
-            compiled = self._compiled[grammar] = self._compile(grammar)
+        # Others may ask for what is compiled meanwhile.
+        compiled = call_deep(partial(self._compile, grammar))
+        with self._lock:
+            self._compiled[grammar] = compiled
             if len(self._compiled) > self._max_compiled:
                 self._compiled.popitem(last=False)
-            return compiled
+        return compiled
 
     def _compile(self, grammar: str) -> LLMatcher:
         from llguidance import LLMatcher
 
-        tokenizer, limits = self._tables()
+        with self._making_tables:
+            tokenizer, limits = self._tables()
         matcher = LLMatcher(tokenizer, grammar + _NO_FORCING, log_level=0, limits=limits)
         if not matcher.is_error():
             # A grammar without any text is found out by the first mask only.

@@ -42,8 +42,9 @@ class GrammarMatcher:
         self._taken = 0
         self._ended = False
 
-    def fill(self, output_ids: Sequence[int] | npt.NDArray[np.int32], mask: Words) -> None:
-        """Writes to `mask` [words] which tokens may follow `output_ids`, the text so far, which goes on from what the last call had.
+    def fill(self, output_ids: Sequence[int] | npt.NDArray[np.int32], mask: Words, address: int | None = None) -> None:
+        """Writes to `mask` [words], which lies at `address`, which tokens may follow `output_ids`, the text so far, which goes on from what
+        the last call had.
 
         Raises OctavoError with the reason if the grammar takes too much work from here on.
         """
@@ -56,7 +57,7 @@ class GrammarMatcher:
         if self._ended:
             mask[:] = self._ends
             return
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data if address is None else address, mask.nbytes)
         if self._matcher.is_error():
             raise self._failed()
 

@@ -116,7 +116,7 @@ _WORDS = {
     NoToken.NAN: "the model's logits contain NaN",
     NoToken.INFINITY: "the model's logits contain +inf",
     NoToken.NOTHING: "the model's logits are all -inf",
-    NoToken.OVERFLOW: "penalties or biases take a logit out of float32's range",
+    NoToken.OVERFLOW: "the penalties take a logit out of float32's range",
 }
 
 
