@@ -90,7 +90,7 @@ def test_bfloat16_is_the_nearest(x: Array) -> None:
             return abs(float(np.uint32(bits << 16).view(np.float32)) - value)
 
         if code & 0x7FFF == 0x7F80:  # what is halfway to 2^128, and beyond, is infinite
-            assert abs(value) >= 0x1.FFp127
+            assert abs(value) >= float.fromhex("0x1.FFp127")
             continue
         least = distance(int(code))
         magnitude = int(code) & 0x7FFF

@@ -16,6 +16,7 @@ from octavo.config.engine import BackendConfig
 from octavo.engine import core as core_module
 from octavo.engine.core import EngineCore, build_core
 from octavo.executors.in_process import InProcessExecutor
+from octavo.kvcache.block_table import BlockTable
 from octavo.loading.progress import ConsoleProgress
 from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadError, UnsupportedModelError
 from octavo.protocol.plan import StepPlan, StepResult
@@ -125,6 +126,41 @@ def test_a_broken_step_says_whom_it_took_along(model: Path, monkeypatch: pytest.
     assert core.lost == ["a", "b"]
     assert set(drain(core)) == {"waits"}
     core.close()
+
+
+@pytest.mark.parametrize(("where", "call"), [("commit", 7), ("commit", 1), ("prepare", 7), ("slide", 3)])
+def test_after_an_error_between_steps_no_account_is_trusted(model: Path, monkeypatch: pytest.MonkeyPatch, where: str, call: int) -> None:
+    """All requests end, no block or request is left anywhere, and what comes later is as ever."""
+    core = build(model)
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        core.add(request_for(name, prompt=range(20, 40), max_tokens=8))
+    usual, calls = getattr(BlockTable, where), 0
+
+    def out_of_memory(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise MemoryError
+        return usual(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockTable, where, out_of_memory)
+        with pytest.raises(MemoryError):
+            while core.has_work:
+                core.step()
+    assert core.lost == names
+    drain(core)
+    stats = core.stats()
+    assert (stats.running, stats.waiting, stats.blocks_used, core._executor._worker.num_requests) == (0, 0, 0, 0)
+    assert core.reset_prefix_cache()
+    core.add(request_for("e", prompt=range(20, 40), max_tokens=8))
+    again = drain(core)["e"]
+    core.close()
+    other = build(model)
+    other.add(request_for("e", prompt=range(20, 40), max_tokens=8))
+    assert again == drain(other)["e"]
+    other.close()
 
 
 def test_requests_that_can_t_run(model: Path) -> None:

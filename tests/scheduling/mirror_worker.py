@@ -115,6 +115,8 @@ class MirrorWorker:
     def run(self, plan: StepPlan, failing: frozenset[str] = frozenset()) -> StepResult:
         # Through bytes, as to another process: nothing may be shared with the scheduler.
         plan = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=StepPlan)
+        if plan.forgets_all:
+            self.held.clear()
         self._forget(plan.removed)
         self._continue(plan.continued)
         for new in plan.new:

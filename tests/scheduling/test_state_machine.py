@@ -32,7 +32,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Requests come, go, fail and are preempted; what each has received so far is always a beginning of what it gets alone."""
 
     steps = preemptions = finished = aborted_mid_step = hits = window_hits = copies = evictions = dropped = 0
-    swapped_out = swapped_in = shared_slots = searches = refused = returns = 0
+    swapped_out = swapped_in = shared_slots = searches = refused = returns = new_starts = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4]),
@@ -61,7 +61,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             window=self.window,
         )
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: 0.0)
-        self.store = cache.store
+        self.cache, self.store = cache, cache.store
         self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window)
         self.max_model_len = max_model_len
         endless = self.window is not None and num_blocks >= self.window.most_blocks(block_size, 1)
@@ -219,6 +219,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         stats = self.scheduler.stats()
         assert self.scheduler.reset_prefix_cache(reset_running_requests=running) == (
             running or stats.blocks_used == stats.swap_blocks_used == 0
+        )
+
+    @precondition(lambda self: self.scheduler.num_running > 2)
+    @rule(planned=st.booleans())
+    def start_over(self, planned):
+        """As after an error in the midst of a plan, or of a result."""
+        if planned:
+            self.plan()
+        SchedulerMachine.new_starts += 1
+        stats = self.scheduler.stats()
+        assert self.scheduler.start_over() == sorted(self.live, key=list(self.live).index)
+        self.live.clear()
+        self.store = self.cache.store
+        after = self.scheduler.stats()
+        assert (after.running, after.waiting, after.blocks_used, after.swap_blocks_used, after.blocks_cached) == (0, 0, 0, 0, 0)
+        assert (after.preemptions, after.blocks_evicted, after.blocks_swapped_out) == (
+            *(stats.preemptions, stats.blocks_evicted, stats.blocks_swapped_out),
         )
 
     @rule()
@@ -447,7 +464,7 @@ def test_any_order_of_events_leaks_no_block_and_changes_no_token():
     machine = SchedulerMachine
     counts = (
         *("steps", "preemptions", "finished", "aborted_mid_step", "hits", "window_hits", "copies", "evictions", "dropped"),
-        *("swapped_out", "swapped_in", "shared_slots", "searches", "refused", "returns"),
+        *("swapped_out", "swapped_in", "shared_slots", "searches", "refused", "returns", "new_starts"),
     )
     for name in counts:
         setattr(machine, name, 0)

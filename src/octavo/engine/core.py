@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from octavo._version import __version__
 from octavo.config.engine import EngineConfig
@@ -86,14 +87,26 @@ class EngineCore:
         return self._prefixes.save()
 
     def step(self) -> list[EngineOutput]:
-        """Computes one step and says what came of it. An error on the way ends every request of the step (`lost`); the engine can go on."""
-        plan = self._scheduler.schedule()
+        """Computes one step and says what came of it. An error on the way ends every request of the step (`lost`), or, while a step is
+        planned or taken in, every request that there is, as no account can be trusted then; the engine can go on."""
+        with self._or_start_over():
+            plan = self._scheduler.schedule()
         try:
             result = self._executor.run(plan)
         except BaseException:
-            self.lost = self._scheduler.abandon()
+            with self._or_start_over():
+                self.lost = self._scheduler.abandon()
             raise
-        return self._scheduler.update(plan, result)
+        with self._or_start_over():
+            return self._scheduler.update(plan, result)
+
+    @contextmanager
+    def _or_start_over(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.lost = self._scheduler.start_over()
+            raise
 
     def stats(self) -> EngineStats:
         """Gauges of this moment."""

@@ -68,6 +68,11 @@ class BlockStore:
         """Grows with every block that begins or ceases to be found."""
         return self._index.changes
 
+    def go_on_counting(self, before: BlockStore) -> None:
+        """Counts on from where the store `before`, which this one takes the place of, ended."""
+        self.num_evicted = before.num_evicted
+        self._index.changes = before.changes + 1
+
     def take(self, count: int, owner: str = "") -> list[int]:
         """`count` blocks for new contents, each held once. What they held is gone with this call, and here alone. O(count).
         Raises BlockPoolError if fewer are free."""

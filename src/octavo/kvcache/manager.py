@@ -83,6 +83,13 @@ class KVCacheManager:
     def _scope_of(self, adapter: str | None, salt: str | None) -> CacheScope:
         return self._scope if adapter is None and salt is None else replace(self._scope, adapter=adapter, salt=salt)
 
+    def start_over(self) -> BlockStore:
+        """A store like the first, of which every block is free and none can be found. Tables over the one before are void."""
+        before = self.store
+        self.store = BlockStore(before.num_blocks, before.swap.num_slots, sliding=self.window is not None)
+        self.store.go_on_counting(before)
+        return self.store
+
     def reset(self) -> bool:
         """Forgets all that could be found; False, with nothing done, while any block is in use."""
         return self.store.reset()

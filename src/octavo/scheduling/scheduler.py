@@ -16,11 +16,12 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.plan import SampledToken, StepPlan, StepResult
 from octavo.protocol.wire import BlocksPage, EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.beam_search import make_search
+from octavo.scheduling.counters import Counters
 from octavo.scheduling.limits import Limits
 from octavo.scheduling.priority_queue import PriorityQueue
 from octavo.scheduling.queue import WaitingQueue
 from octavo.scheduling.request import Request, RequestStatus
-from octavo.scheduling.room import blocks_needed, blocks_to_come, tokens_held
+from octavo.scheduling.room import blocks_needed, blocks_to_come
 from octavo.scheduling.sample_groups import SampleGroups
 from octavo.scheduling.step import Step
 from octavo.scheduling.swapping import Swapping
@@ -56,26 +57,25 @@ class Scheduler:
         policy, seats = config.scheduling_policy, config.max_num_seqs
         self._limits = Limits(cache.block_size, cache.store.num_blocks, max_model_len, vocab_size, policy, seats, cache.window)
         self._clock = clock
+        self._by_priority = config.scheduling_policy == "priority"
+        self._added = 0
+        self._swapping = Swapping(cache.store, config.preemption_mode)
+        self._counters = Counters()
+        self._begin()
+
+    def _begin(self) -> None:
         self._requests: dict[str, Request] = {}
         self._running: dict[str, Request] = {}
-        self._by_priority = config.scheduling_policy == "priority"
         self._waiting = PriorityQueue() if self._by_priority else WaitingQueue()
-        self._added = 0
         self._groups = SampleGroups()
         self._removed: list[str] = []
-        self._swapping = Swapping(cache.store, config.preemption_mode)
         self._step: Step | None = None
-        self._step_tokens = 0
-        self._preemptions = 0
-        self._copies = 0
-        self._prefix_cache_queries = 0
-        self._prefix_cache_hits = 0
-        self._prompt_tokens_computed = 0
+        self._forgets_all = False
 
     @property
     def has_work(self) -> bool:
         """Whether another step would do something: requests run or wait, or the worker still holds some that are over."""
-        return bool(self._requests or self._removed)
+        return bool(self._requests or self._removed or self._forgets_all)
 
     @property
     def num_running(self) -> int:
@@ -95,26 +95,8 @@ class Scheduler:
     def stats(self) -> EngineStats:
         """Gauges of this moment. `tokens_held` counts tokens whose keys and values are in the cache."""
         running = ((each.table, each.num_in_cache) for request in self._running.values() for each in request.sequences)
-        return EngineStats(
-            running=len(self._running),
-            waiting=len(self._waiting),
-            blocks_total=self._store.num_blocks,
-            blocks_used=self._store.num_used,
-            tokens_held=tokens_held((*running, *self._groups.held()), self._store, self._cache.block_size),
-            preemptions=self._preemptions,
-            step_tokens=self._step_tokens,
-            blocks_cached=self._store.num_cached,
-            blocks_evicted=self._store.num_evicted,
-            blocks_copied=self._copies,
-            prefix_cache_queries=self._prefix_cache_queries,
-            prefix_cache_hits=self._prefix_cache_hits,
-            prompt_tokens_computed=self._prompt_tokens_computed,
-            swapped=self._swapping.num_requests,
-            swap_blocks_total=self._store.swap.num_slots,
-            swap_blocks_used=self._store.swap.num_used,
-            blocks_swapped_out=self._swapping.num_blocks_out,
-            blocks_swapped_in=self._swapping.num_blocks_in,
-        )
+        tables = (*running, *self._groups.held())
+        return self._counters.stats(len(self._running), len(self._waiting), tables, self._store, self._swapping, self._cache.block_size)
 
     def blocks(self, offset: int, limit: int) -> BlocksPage:
         """`limit` blocks from `offset` on, and the gauges of this moment. O(limit + running requests), whatever the size of the pool."""
@@ -174,10 +156,11 @@ class Scheduler:
         if self._continue_running(step):
             self._admit_waiting(step)
         step.plan.removed, self._removed = self._removed, []
+        step.plan.forgets_all, self._forgets_all = self._forgets_all, False
         self._swapping.hand_over(step.plan)
-        self._copies += len(step.plan.copies)
+        self._counters.blocks_copied += len(step.plan.copies)
         self._step = step
-        self._step_tokens = self._config.max_num_batched_tokens - step.budget
+        self._counters.step_tokens = self._config.max_num_batched_tokens - step.budget
         return step.plan
 
     def update(self, plan: StepPlan, result: StepResult) -> list[EngineOutput]:
@@ -193,7 +176,7 @@ class Scheduler:
         sampled = {token.request_id: token for token in result.sampled}
         outputs = []
         for request, count in step.shares:
-            self._prompt_tokens_computed += max(0, min(count, request.num_prompt_tokens - request.num_computed))
+            self._counters.prompt_tokens_computed += max(0, min(count, request.num_prompt_tokens - request.num_computed))
             if request.owner.status is not RequestStatus.RUNNING:
                 continue
             request_id = request.request_id
@@ -211,6 +194,7 @@ class Scheduler:
             raise SchedulerError("no step is under way")
         self._step = None
         self._removed = step.plan.removed + self._removed
+        self._forgets_all = step.plan.forgets_all
         if step.plan.swaps_out or step.plan.swaps_in:
             # Nobody knows what is in swap space either.
             self._swapping.drop_all(self._waiting)
@@ -219,9 +203,19 @@ class Scheduler:
             self._finish(request)
         return [request.request_id for request in lost]
 
+    def start_over(self) -> list[str]:
+        """Forgets every request and all that the cache holds; returns the ids. For when a plan or a result broke off half-way, so that
+        nobody knows which accounts were still made."""
+        lost = self.request_ids
+        self._store = self._cache.start_over()
+        self._swapping.start_over(self._store)
+        self._begin()
+        self._forgets_all = True
+        return lost
+
     def _continue_running(self, step: Step) -> bool:
         """Gives running requests their tokens in order of rank; False if blocks ran out and some had to be preempted."""
-        preemptions = self._preemptions
+        preemptions = self._counters.preemptions
         for request in self._ranked():
             # A preempted request is followed by preempted ones only.
             if step.budget == 0 or request.status is not RequestStatus.RUNNING:
@@ -233,7 +227,7 @@ class Scheduler:
             step.give_beams(request)
             for (sequence, count), grant in zip(shares, grants, strict=True):
                 step.give(sequence, count, grant)
-        return self._preemptions == preemptions
+        return self._counters.preemptions == preemptions
 
     def _ranked(self) -> list[Request]:
         """Running requests, the most urgent first. First come, first served, that is the order in which they were admitted."""
@@ -325,8 +319,8 @@ class Scheduler:
         if request.first_scheduled_time is None:
             request.first_scheduled_time = now
             request.num_cached_tokens = request.num_computed
-            self._prefix_cache_queries += 0 if request.computes_all else request.num_prompt_tokens
-            self._prefix_cache_hits += request.num_cached_tokens
+            self._counters.prefix_cache_queries += 0 if request.computes_all else request.num_prompt_tokens
+            self._counters.prefix_cache_hits += request.num_cached_tokens
         step.give(request, count, grant)
 
     def _preempt(self, request: Request, *, swap: bool = True) -> None:
@@ -340,7 +334,7 @@ class Scheduler:
             request.search.park()
         request.num_computed = request.num_in_cache = 0
         request.num_preemptions += 1
-        self._preemptions += 1
+        self._counters.preemptions += 1
         self._waiting.push_front(request)
 
     def _finish(self, request: Request) -> None:

@@ -23,6 +23,12 @@ class Swapping:
         self.num_blocks_out = 0
         self.num_blocks_in = 0
 
+    def start_over(self, store: BlockStore) -> None:
+        """Another store, and nothing in its swap space."""
+        self._space = store.swap
+        self.outgoing = []
+        self.num_requests = 0
+
     def put_out(self, request: Request) -> Swapped | None:
         """Takes slots for the tokens of a running request, if that is worth it and has room. A beam search is always computed again,
         and so is what has to be computed whole."""

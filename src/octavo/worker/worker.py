@@ -63,6 +63,8 @@ class Worker:
         return time.perf_counter() - copied + swapped_out - started
 
     def _compute(self, plan: StepPlan) -> StepResult:
+        if plan.forgets_all:
+            self._requests.clear()
         for request_id in plan.removed:
             # A run that broke off may have removed it, or never have taken it in.
             self._requests.pop(request_id, None)
