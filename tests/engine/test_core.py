@@ -147,8 +147,7 @@ def test_after_an_error_between_steps_no_account_is_trusted(model: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(BlockTable, where, out_of_memory)
         with pytest.raises(MemoryError):
-            while core.has_work:
-                core.step()
+            drain(core)
     assert core.lost == names
     drain(core)
     stats = core.stats()

@@ -221,7 +221,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             running or stats.blocks_used == stats.swap_blocks_used == 0
         )
 
-    @precondition(lambda self: self.scheduler.num_running > 2)
+    @precondition(lambda self: self.scheduler.num_running > 1)
     @rule(planned=st.booleans())
     def start_over(self, planned):
         """As after an error in the midst of a plan, or of a result."""

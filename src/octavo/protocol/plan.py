@@ -58,8 +58,8 @@ class ScheduledRequest(msgspec.Struct, array_like=True):
 
 
 class StepPlan(msgspec.Struct, array_like=True):
-    """One step. `removed` (finished, aborted or preempted requests) are forgotten by the worker before anything else, or all requests where it
-    `forgets_all`. Then all `continued` beams take the places of each other at once: each parent as it was before any of them.
+    """One step. `removed` (finished, aborted or preempted requests) are forgotten by the worker before anything else, or all requests where
+    it `forgets_all`. Then all `continued` beams take the places of each other at once: each parent as it was before any of them.
 
     Before anything is computed blocks are copied, in this order: `swaps_out`, (block, slot), to a slot of swap space; `copies`, (source,
     destination, num_tokens), the first `num_tokens` slots of block `source` to block `destination`, whose other slots are cleared; and
