@@ -44,6 +44,7 @@ class ByteTokenizer:
     vocab_size = VOCAB_SIZE
     chat_template: str | None = None
     named_templates: dict[str, str] = {}  # noqa: RUF012
+    bos_token, eos_token = None, "<|end|>"
     special_ids = added_ids = frozenset({EOS})
     pieces = PieceDecoder()
     # What it puts before a text, where a test wants it to.

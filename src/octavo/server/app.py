@@ -39,10 +39,11 @@ from octavo.server.responses import (
     PrefixCacheReset,
     PrefixCacheSaved,
     Prompt,
+    TokenizerInfo,
     Tokens,
     Version,
 )
-from octavo.server.tokenize import detokenize, tokenize
+from octavo.server.tokenize import detokenize, tokenize, tokenizer_info
 
 Handler = Callable[[ServerContext, Request], Awaitable[Response]]
 
@@ -75,6 +76,7 @@ def _routes() -> list[tuple[Operation, Handler, str]]:
             "Save the prompts that the KV cache holds to --prefix-cache-dir",
         ),
         (Operation("/health", "get", None, Health), health, "Whether the engine lives"),
+        (Operation("/tokenizer_info", "get", None, TokenizerInfo), tokenizer_info, "What begins and ends texts, and the chat template"),
         (Operation("/version", "get", None, Version), version, "Octavo's version"),
         (Operation("/metrics", "get", None, None), _metrics, "Prometheus metrics"),
     ]

@@ -229,6 +229,15 @@ class Prompt(Struct):
     prompt: str
 
 
+class TokenizerInfo(Struct):
+    """The answer of /tokenizer_info: the tokens that begin and end texts, as they are written, null for one that there isn't."""
+
+    bos_token: str | None
+    eos_token: str | None
+    chat_template: str | None
+    model_max_length: int
+
+
 class Version(Struct):
     """The answer of /version."""
 

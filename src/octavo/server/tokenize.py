@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes."""
+"""POST /tokenize and /detokenize and GET /tokenizer_info, in vLLM's shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo.server.errors import json_response
 from octavo.server.prompts import INLINE_CHARACTERS, check_token_ids, encode
 from octavo.server.rendering import render
 from octavo.server.requests import DetokenizeRequest, TokenizeRequest
-from octavo.server.responses import Prompt, Tokens
+from octavo.server.responses import Prompt, TokenizerInfo, Tokens
 from octavo.server.tool_use import told_tools
 
 # Fields that say how messages are written out.
@@ -56,3 +56,10 @@ async def detokenize(ctx: ServerContext, request: Request) -> Response:
     check_token_ids(body.tokens, ctx.llm.info.vocab_size, "tokens")
     text = await asyncio.to_thread(ctx.llm.tokenizer.decode, body.tokens, False)
     return json_response(Prompt(text))
+
+
+async def tokenizer_info(ctx: ServerContext, request: Request) -> Response:
+    """Answers with what a client needs to know of the tokenizer that it uses over /tokenize."""
+    tokenizer = ctx.llm.tokenizer
+    info = TokenizerInfo(tokenizer.bos_token, tokenizer.eos_token, tokenizer.chat_template, ctx.llm.info.max_model_len)
+    return json_response(info)

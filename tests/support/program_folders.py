@@ -1,0 +1,61 @@
+"""Programs that tests run against a server, each kind installed once into a folder of the user's cache."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+PYTHON_PROGRAMS = ("litellm==1.110.2", "langchain-openai==1.7.4", "llm==0.36")
+INSTALL_SECONDS = 240
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo-tests"
+
+
+def _install(folder: Path, commands: Sequence[Sequence[str]]) -> None:
+    """Runs the commands in the folder unless that was done; skips the test, with the reason, where a registry can't give the packages."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / "complete").exists():
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for command in commands:
+            try:
+                done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+            except subprocess.TimeoutExpired:
+                pytest.skip(f"{command[0]} could not install within {INSTALL_SECONDS} s: {' '.join(command)}")
+            if done.returncode:
+                pytest.skip(f"{' '.join(command)} failed: {(done.stderr or done.stdout).strip()[-300:]}")
+        (folder / "complete").touch()
+
+
+def _named(kind: str, *contents: str) -> Path:
+    return _cache() / f"{kind}-{hashlib.sha256(repr((sys.version_info[:2], contents)).encode()).hexdigest()[:16]}"
+
+
+def python_programs() -> Path:
+    """The folder with the programs of PYTHON_PROGRAMS."""
+    folder = _named("python", *PYTHON_PROGRAMS)
+    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", *PYTHON_PROGRAMS]
+    _install(folder, [[sys.executable, "-m", "venv", str(folder)], install])
+    return folder / "bin"
+
+
+def node_packages(*packages: str) -> Path:
+    """A folder whose programs can import `packages`, each with its version."""
+    if shutil.which("npm") is None:
+        pytest.skip("there is no npm on this machine")
+    folder = _named("node", *packages)
+    _install(folder, [["npm", "install", "--no-audit", "--no-fund", "--silent", *packages]])
+    return folder
