@@ -1,5 +1,6 @@
 """How a request wants its tokens chosen."""
 
 from octavo import BeamSearchParams, SamplingParams, StructuredOutputsParams
+from octavo.protocol.sampling import RequestOutputKind
 
-__all__ = ["BeamSearchParams", "SamplingParams", "StructuredOutputsParams"]
+__all__ = ["BeamSearchParams", "RequestOutputKind", "SamplingParams", "StructuredOutputsParams"]

@@ -201,7 +201,7 @@ def test_with_closes_even_after_an_error(tiny_llama: Path) -> None:
         ("kv_cache_memory_bytes", 0),
         ("backend", "abacus"),
         ("threads", -1),
-        ("disable_log_stats", False),
+        ("disable_log_stats", 0),
         ("enable_lora", 0),
         ("tensor_parallel_size", True),
         ("swap_space", [0]),

@@ -148,6 +148,9 @@ def test_defaults_are_those_of_vllm() -> None:
         "logit_bias": None,
         "allowed_token_ids": None,
         "bad_words": None,
+        # Where vLLM has CUMULATIVE: AsyncLLM streams what is new unless told otherwise.
+        "output_kind": None,
+        "skip_reading_prefix_cache": None,
     }
 
 

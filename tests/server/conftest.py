@@ -9,9 +9,9 @@ import pytest
 from fake_llm import FakeLLM
 from live_server import LiveServer
 
+from octavo.api.metrics import Metrics
 from octavo.config.server import ServerOptions
 from octavo.server.app import build_app
-from octavo.server.metrics import Metrics
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from octavo.api.metrics import Metrics, one_two_five
 from octavo.protocol.outputs import RequestMetrics
 from octavo.protocol.wire import EngineInfo, EngineStats
-from octavo.server.metrics import Metrics, one_two_five
 
 LABELS = {"model_name": "m", "engine": "0"}
 

@@ -13,7 +13,7 @@ from octavo.api.embedding import Embedding
 from octavo.api.front_end import FrontEnd, open_front_end
 from octavo.api.generation import Generation
 from octavo.api.prompts import Prompt
-from octavo.api.recorder import Recorder
+from octavo.api.recorder import Recorder, record_end, record_push
 from octavo.config.engine import EngineConfig
 from octavo.engine.client import EngineClient
 from octavo.loading.progress import progress_for
@@ -21,7 +21,7 @@ from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError, OctavoError
 from octavo.protocol.outputs import EmbeddingRequestOutput, RequestOutput
 from octavo.protocol.pooling import PoolingParams
-from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.sampling import RequestOutputKind, SamplingParams
 from octavo.protocol.structured_outputs import StructuredOutputsParams
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineStats
 from octavo.text.tokenizer import Tokenizer
@@ -36,7 +36,8 @@ class _Waiting:
 
 
 class AsyncLLM:
-    """A model that many coroutines may ask at once. Made by `await AsyncLLM.start(...)`, ended by `await close()`."""
+    """A model that many coroutines may ask at once. Made by `await AsyncLLM.start(...)`, ended by `await close()`, which may be called
+    twice, or `async with`."""
 
     def __init__(self, front: FrontEnd, recorder: Recorder | None) -> None:
         self._front = front
@@ -117,11 +118,14 @@ class AsyncLLM:
         scheduling policy "priority" the lowest `priority` is served first.
 
         With `stream` each RequestOutput brings what is new since the last one, for the samples that have news, or all so far if it is
-        `cumulative`; a consumer that falls behind gets more at a time. Without, there is one, complete. Closing the iterator aborts the
-        request and frees its blocks.
+        `cumulative`; a consumer that falls behind gets more at a time. Without, there is one, complete. An `output_kind` goes before both.
+        Closing the iterator aborts the request and frees its blocks.
 
         Raises InvalidRequestError for what can't be served, EngineDeadError if the engine dies, OctavoError if this request failed in it.
         """
+        if isinstance(sampling, SamplingParams) and sampling.output_kind is not None:
+            stream = sampling.output_kind is not RequestOutputKind.FINAL_ONLY
+            cumulative = sampling.output_kind is RequestOutputKind.CUMULATIVE
         return self._follow(
             lambda: self._front.prepare(prompt, sampling, request_id, add_special_tokens=add_special_tokens, priority=priority),
             request_id,
@@ -254,6 +258,12 @@ class AsyncLLM:
             await self._engine.close()
             await asyncio.gather(*self._aborts, return_exceptions=True)
 
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
     def _raise_failure(self, generation: Generation) -> None:
         if generation.error is not None:
             raise OctavoError(f"generation failed: {generation.error}")
@@ -268,16 +278,7 @@ class AsyncLLM:
             for sample in generation.samples:
                 sample.finish("error" if failed else "abort")
             self._abort_later(unfinished)
-        generation.metrics.finished_time = generation.metrics.finished_time or time.monotonic()
-        if self._recorder is not None:
-            self._recorder.on_finished(
-                "error" if failed else generation.finish_reason,
-                len(generation.prompt_token_ids),
-                generation.num_generation_tokens,
-                generation.metrics,
-                generation.n,
-                generation.sampling.max_tokens,
-            )
+        record_end(self._recorder, generation, failed=failed)
 
     def _abort_later(self, engine_ids: list[str]) -> None:
         # A closing generator may be inside a cancelled task, which can't wait for the socket; a task of its own can.
@@ -303,12 +304,8 @@ class AsyncLLM:
             if waiting is None:
                 continue
             generation = waiting.generation
-            known, previous = generation.num_generation_tokens, generation.samples[int(index)].last_token_time
-            if generation.push(int(index), output, now):
+            if record_push(self._recorder, generation, int(index), output, now):
                 cut.append(output.request_id)
-            # What the engine made beyond a stop string is not part of the answer.
-            if self._recorder is not None and generation.num_generation_tokens > known:
-                self._recorder.on_tokens(generation.metrics, generation.num_generation_tokens - known, now, previous)
             waiting.news.set()
         if cut:
             self._abort_later(cut)

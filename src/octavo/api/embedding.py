@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -55,6 +55,14 @@ def unit(vector: Any) -> list[float]:
     """The vector in float32 with a length of 1; a vector of zeros stays one. The length is summed in float64, exactly rounded."""
     length = math.sqrt(math.fsum(float(value) ** 2 for value in vector))
     return list((vector / length).astype(np.float32).tolist()) if length else list(vector.tolist())
+
+
+def as_pooling_params(given: PoolingParams | Sequence[PoolingParams] | None, default: PoolingParams, count: int) -> list[PoolingParams]:
+    """PoolingParams for each of `count` prompts. Raises InvalidRequestError for another number of them."""
+    listed = list(given) if isinstance(given, Sequence) else [default if given is None else given] * count
+    if len(listed) != count:
+        raise InvalidRequestError(f"there are {count} prompts but {len(listed)} pooling_params", param="pooling_params")
+    return listed
 
 
 def check_dimensions(wanted: int | None, hidden_size: int) -> None:

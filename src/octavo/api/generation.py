@@ -77,6 +77,9 @@ class Generation:
                 truncate_prompt_tokens=None,
                 structured_outputs=None,
                 bad_words=None,
+                output_kind=None,
+                # The others take over what the first has computed.
+                skip_reading_prefix_cache=None if sample.index else self.sampling.skip_reading_prefix_cache,
             )
             yield EngineRequest(
                 request_id=self.engine_id(sample.index),

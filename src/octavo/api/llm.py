@@ -11,11 +11,14 @@ from typing import Any, cast
 
 from octavo.api.arguments import engine_config, own_names
 from octavo.api.beams import beams_of
-from octavo.api.embedding import Embedding
+from octavo.api.embedding import Embedding, as_pooling_params
 from octavo.api.front_end import open_front_end
 from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
+from octavo.api.metric_values import Metric, snapshot
+from octavo.api.metrics import Metrics
 from octavo.api.prompts import Prompt, as_priorities, as_prompts
+from octavo.api.recorder import record_end, record_push
 from octavo.api.throughput import ThroughputBar
 from octavo.api.turns import Turns
 from octavo.config.values import settled
@@ -81,6 +84,7 @@ class LLM:
         download_dir: str | os.PathLike[str] | None = None,
         generation_config: str = "auto",
         chat_template: str | os.PathLike[str] | None = None,
+        disable_log_stats: bool = True,
         quiet: bool = False,
         **others: Any,
     ) -> None:
@@ -122,6 +126,9 @@ class LLM:
                 raise ModelLoadError(OUT_OF_MEMORY) from error
         self._core.info.model = config.model.model
         self._front.attach(self._core.info)
+        self._metrics = None if settled("disable_log_stats", disable_log_stats, bool) else Metrics()
+        if self._metrics is not None:
+            self._metrics.attach(self._core.info.model, self._core.info)
         self._ids = itertools.count()
         self._turns = Turns()
         self._closed = False
@@ -236,9 +243,7 @@ class LLM:
     ) -> list[Embedding]:
         listed = as_prompts(prompts)
         ranks = as_priorities(priority, len(listed))
-        params = list(given) if isinstance(given, Sequence) else [given or default] * len(listed)
-        if len(params) != len(listed):
-            raise InvalidRequestError(f"there are {len(listed)} prompts but {len(params)} pooling_params", param="pooling_params")
+        params = as_pooling_params(given, default, len(listed))
         made: list[Embedding] = []
 
         def prepare(index: int, request_id: str) -> Generation:
@@ -262,6 +267,13 @@ class LLM:
             if self._closed:
                 raise RuntimeError("this LLM is closed")
             return self._core.save_prefix_cache()
+
+    def get_metrics(self) -> list[Metric]:
+        """What the engine has counted so far, under the names of the server's `/metrics`. Raises RuntimeError unless the LLM was made with
+        `disable_log_stats=False`."""
+        if self._metrics is None:
+            raise RuntimeError("nothing is counted: make the LLM with disable_log_stats=False")
+        return snapshot(self._metrics.registry)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer."""
@@ -351,14 +363,18 @@ class LLM:
                 # After an interrupt or an error nothing of these requests may stay.
                 for request_id in self._core.request_ids:
                     self._core.abort(request_id)
+                for generation in generations:
+                    record_end(self._metrics, generation, failed=generation.error is not None)
 
     def _step(self, generations: dict[str, Generation], bar: ThroughputBar) -> None:
         outputs = self._core.step()
+        if self._metrics is not None:
+            self._metrics.on_step(self._core.stats())
         now = time.monotonic()
         for output in outputs:
             key, _, index = output.request_id.rpartition(":")
             generation = generations[key]
-            cut = generation.push(int(index), output, now)
+            cut = record_push(self._metrics, generation, int(index), output, now)
             if cut:
                 self._core.abort(output.request_id)
             if generation.error is not None:

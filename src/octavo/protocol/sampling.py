@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -34,12 +35,10 @@ UNSUPPORTED_FIELDS = frozenset(
         "guided_whitespace_pattern",
         "logits_processors",
         "logprob_token_ids",
-        "output_kind",
         "prompt_logprob_start",
         "prompt_logprob_token_ids",
         "repetition_detection",
         "routed_experts_prompt_start",
-        "skip_reading_prefix_cache",
         "stream_interval",
         "thinking_token_budget",
         "trace_decode_token_ids",
@@ -61,6 +60,14 @@ GUIDED_FIELDS = {
         "guided_whitespace_pattern": "whitespace_pattern",
     }.items()
 } | dict.fromkeys(("guided_decoding", "guided_decoding_backend"), "use structured_outputs")
+
+
+class RequestOutputKind(Enum):
+    """What each output of a streamed request holds: all so far, what is new, or, in one output at the end, everything."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -101,6 +108,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
+    output_kind: RequestOutputKind | None = None
+    skip_reading_prefix_cache: bool | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -111,6 +120,10 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
             raise InvalidRequestError(
                 f"structured_outputs must be StructuredOutputsParams, got {show(self.structured_outputs)}.", param="structured_outputs"
             )
+        if self.output_kind is not None and not isinstance(self.output_kind, RequestOutputKind):
+            raise InvalidRequestError(f"output_kind must be a RequestOutputKind, got {show(self.output_kind)}.", param="output_kind")
+        if self.skip_reading_prefix_cache is not None:
+            flag("skip_reading_prefix_cache", self.skip_reading_prefix_cache)
         if self.is_greedy:
             if self.n > 1:
                 raise InvalidRequestError(f"n must be 1 when temperature is 0 (greedy), got {self.n}.", param="n")

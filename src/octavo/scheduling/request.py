@@ -190,8 +190,9 @@ class Request:
 
     @property
     def computes_all(self) -> bool:
-        """Whether every token of its prompt must be computed for it, whatever the cache holds: it needs the hidden states of all."""
-        return self.pooling == "mean"
+        """Whether every token of its prompt must be computed for it, whatever the cache holds: it needs the hidden states of all, or asks
+        for that."""
+        return self.pooling == "mean" or self.sampling.skip_reading_prefix_cache is True
 
     def give_back(self) -> list[str]:
         """Gives all blocks of its sequences back; returns the ids of those that the worker holds, and now has to forget."""

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo._version import __version__
+from octavo.api.metrics import Metrics
 from octavo.config.server import ServerOptions
 from octavo.protocol.errors import OctavoError
 from octavo.server.chat import create_chat_completion
@@ -23,7 +24,6 @@ from octavo.server.embeddings import create_embeddings
 from octavo.server.errors import on_http_exception, on_octavo_error
 from octavo.server.generate import generate
 from octavo.server.kv_cache import PAGE, RESET_FLAGS, list_kv_blocks, reset_prefix_cache, save_prefix_cache
-from octavo.server.metrics import Metrics
 from octavo.server.models import get_model, health, list_models, version
 from octavo.server.openapi import Operation, complete
 from octavo.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, EmbeddingRequest, GenerateRequest, TokenizeRequest

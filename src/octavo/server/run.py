@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from octavo._version import __version__
+from octavo.api.metrics import Metrics
 from octavo.config.engine import EngineConfig
 from octavo.config.server import ServerOptions
 from octavo.protocol.errors import OctavoError
 from octavo.server.app import build_app
 from octavo.server.context import ServerContext, check_parsers
-from octavo.server.metrics import Metrics
 
 if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM

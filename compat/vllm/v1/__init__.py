@@ -1,0 +1,1 @@
+"""The engine of vLLM since its version 1."""
