@@ -11,10 +11,10 @@ import pytest
 from fake_llm import FakeLLM
 from live_server import LiveServer
 
+from octavo.api.metrics import Metrics
 from octavo.config.server import ServerOptions
 from octavo.protocol.errors import OverloadedError
 from octavo.server.admission import Admission
-from octavo.server.metrics import Metrics
 
 USER = {"role": "user", "content": "hi"}
 ROUTES = [("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": [USER]}), ("/generate", {"prompt": "a"})]

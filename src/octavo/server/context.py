@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from octavo._version import __version__
+from octavo.api.metrics import Metrics
 from octavo.api.prompts import Prompt
 from octavo.config.server import ServerOptions
 from octavo.protocol.beam_search import BeamSearchParams
@@ -17,7 +18,6 @@ from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import BlocksPage, EngineInfo
 from octavo.server.admission import Admission
-from octavo.server.metrics import Metrics
 from octavo.server.templates import ChatTemplates
 from octavo.text.reasoning.registry import REASONING_PARSERS
 from octavo.text.tokenizer import Tokenizer
