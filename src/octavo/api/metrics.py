@@ -10,11 +10,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from octavo.protocol.outputs import RequestMetrics
 from octavo.protocol.wire import EngineInfo, EngineStats
-from octavo.server.admission import QUEUE_FULL, SHUTTING_DOWN
 
 LABELS = ("model_name", "engine")
 ENGINE = "0"
 PROMPT_SOURCES = ("local_compute", "local_cache_hit")
+QUEUE_FULL, SHUTTING_DOWN = "queue_full", "shutting_down"
 REFUSALS = (QUEUE_FULL, SHUTTING_DOWN)
 FINISH_REASONS = ("stop", "length", "abort", "error")
 

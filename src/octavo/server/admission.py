@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from octavo.api.metrics import QUEUE_FULL, SHUTTING_DOWN
 from octavo.protocol.errors import OverloadedError
 
-QUEUE_FULL = "queue_full"
-SHUTTING_DOWN = "shutting_down"
 # What is still answered while the server stops: those who watch it want to know when it has done so.
 WATCHED = ("/metrics",)
 
