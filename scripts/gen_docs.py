@@ -17,8 +17,10 @@ from octavo.cli.app import app as commands
 from octavo.cli.declare import Flag, Positional
 from octavo.cli.refused import ALWAYS_ON, PERMISSIONS, REFUSED
 from octavo.protocol.wire import EngineInfo
+from octavo.server.anthropic_fields import MessagesRequest
 from octavo.server.app import build_app
 from octavo.server.requests import ChatRequest, CompletionRequest, TokenizeRequest
+from octavo.server.responses_fields import ResponsesRequest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NOTICE = "<!-- Written by scripts/gen_docs.py from the code; change the code and run `make docs`. -->\n"
@@ -232,6 +234,24 @@ the text so far.
 {fields_table(schemas["EmbeddingRequest"]["properties"], schemas["EmbeddingRequest"], schemas)}
 `pooling` is `--pooling` of the server unless given: `last`, the hidden state of the last token after the model's last norm, or `mean`,
 that of all tokens. Vectors have a length of 1 unless `normalize` is false. `dimensions` may only be what the model has.
+
+## `/v1/responses`
+
+{fields_table(own(ResponsesRequest, schemas["ResponsesRequest"]), schemas["ResponsesRequest"], schemas)}
+OpenAI's newer API, whole or as its typed events: the answer is a list of items (`reasoning`, `message`, `function_call`). Nothing is
+stored: `store` may be true and is answered with false, `previous_response_id` is refused, and a fetched id is a 404. Calls of functions and
+what they gave stand in the `input`. These are let through only if they ask for nothing:
+
+{off_table(ResponsesRequest.off_values)}
+## `/v1/messages` and `/v1/messages/count_tokens`
+
+{fields_table(own(MessagesRequest, schemas["MessagesRequest"]), schemas["MessagesRequest"], schemas)}
+Anthropic's API, whole or as its events, with its shape of errors; the key may come in `x-api-key`. A last message of the assistant's is
+continued. `count_tokens` takes the fields of the conversation: `messages`, `system`, `tools`, `tool_choice`, `thinking`,
+`chat_template_kwargs`. These are let through only if they ask for nothing:
+
+{off_table(MessagesRequest.off_values)}
+[tools.md](tools.md) says how tools, thinking and conversations work on all of these.
 
 ## `/tokenize` and `/detokenize`
 

@@ -11,13 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.config.server import ServerOptions
+from octavo.server.anthropic_fields import MessagesRequest
 from octavo.server.app import build_app
 from octavo.server.requests import ChatRequest, CompletionRequest, DetokenizeRequest, GenerateRequest, TokenizeRequest
+from octavo.server.responses_fields import ResponsesRequest
 
 PATHS = {
     "/v1/completions": CompletionRequest,
     "/v1/chat/completions": ChatRequest,
     "/generate": GenerateRequest,
+    "/v1/responses": ResponsesRequest,
+    "/v1/messages": MessagesRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }
@@ -55,8 +59,10 @@ def requests(draw: st.DrawFn) -> tuple[str, dict]:
         "/tokenize": {"prompt": "Hi"},
         "/detokenize": {"tokens": [1]},
     }.get(path, {})
-    if path == "/v1/chat/completions":
-        body = {"messages": draw(MESSAGES)}
+    if path in ("/v1/chat/completions", "/v1/messages"):
+        body = {"messages": draw(MESSAGES), **({"max_tokens": 9} if path == "/v1/messages" else {})}
+    if path == "/v1/responses":
+        body = {"input": draw(st.one_of(st.just("Hi"), MESSAGES, VALUES))}
     names = [*kind.__struct_fields__, *kind.off_values, "unknown"]
     return path, body | draw(st.dictionaries(st.sampled_from(names), VALUES, max_size=4))
 
@@ -73,11 +79,16 @@ def test_any_body_gets_an_answer_or_a_named_refusal(request: tuple[str, dict]) -
 
     reply = asyncio.run(send())
     assert reply.status_code in (200, 400, 404), reply.text
-    if reply.status_code != 200:
+    if path == "/v1/messages" and reply.status_code != 200:
+        assert set(reply.json()) == {"type", "error"}
+    elif reply.status_code != 200:
         assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
         assert reply.json()["error"]["param"]
     elif path == "/generate":
         assert all("text" in json.loads(line) for line in reply.text.splitlines())
+    elif path in ("/v1/responses", "/v1/messages") and body.get("stream"):
+        last = json.loads(reply.text.rstrip().rpartition("data: ")[2])
+        assert last["type"] in ("response.completed", "response.incomplete", "message_stop")
     elif body.get("stream"):
         assert reply.text.endswith("data: [DONE]\n\n")
         assert "error" not in reply.text

@@ -16,12 +16,15 @@ from octavo._version import __version__
 from octavo.api.metrics import Metrics
 from octavo.config.server import ServerOptions
 from octavo.protocol.errors import OctavoError
+from octavo.server.anthropic_fields import CountTokensRequest, MessagesRequest
+from octavo.server.anthropic_objects import MessageObject, TokenCount
+from octavo.server.anthropic_route import count_tokens, create_message
 from octavo.server.chat import create_chat_completion
 from octavo.server.completions import create_completion
 from octavo.server.context import ServedLLM, ServerContext
 from octavo.server.edge import Edge
 from octavo.server.embeddings import create_embeddings
-from octavo.server.errors import on_http_exception, on_octavo_error
+from octavo.server.errors import ErrorBody, on_http_exception, on_octavo_error
 from octavo.server.generate import generate
 from octavo.server.kv_cache import PAGE, RESET_FLAGS, list_kv_blocks, reset_prefix_cache, save_prefix_cache
 from octavo.server.models import get_model, health, list_models, version
@@ -43,6 +46,9 @@ from octavo.server.responses import (
     Tokens,
     Version,
 )
+from octavo.server.responses_fields import ResponsesRequest
+from octavo.server.responses_objects import ResponseObject
+from octavo.server.responses_route import create_response, get_response
 from octavo.server.tokenize import detokenize, tokenize, tokenizer_info
 
 Handler = Callable[[ServerContext, Request], Awaitable[Response]]
@@ -62,6 +68,22 @@ def _routes() -> list[tuple[Operation, Handler, str]]:
         ),
         (Operation("/v1/embeddings", "post", EmbeddingRequest, EmbeddingList), create_embeddings, "Turn text into vectors"),
         (Operation("/generate", "post", GenerateRequest, GeneratedText, streams=True), generate, "Complete a prompt, in vLLM's first API"),
+        (
+            Operation("/v1/responses", "post", ResponsesRequest, ResponseObject, streams=True),
+            create_response,
+            "Answer an input; nothing is stored",
+        ),
+        (Operation("/v1/responses/{response_id}", "get", None, ErrorBody), get_response, "Nothing: responses are not stored"),
+        (
+            Operation("/v1/messages", "post", MessagesRequest, MessageObject, streams=True),
+            create_message,
+            "Continue a conversation as Anthropic's API does",
+        ),
+        (
+            Operation("/v1/messages/count_tokens", "post", CountTokensRequest, TokenCount),
+            count_tokens,
+            "Count the tokens of a conversation",
+        ),
         (Operation("/tokenize", "post", TokenizeRequest, Tokens), tokenize, "Turn text or messages into token ids"),
         (Operation("/detokenize", "post", DetokenizeRequest, Prompt), detokenize, "Turn token ids into text"),
         (

@@ -174,7 +174,12 @@ def _explain(text: str, fields: dict[str, Any], kind: type[msgspec.Struct]) -> I
     if missing := _MISSING_FIELD.match(problem):
         name = f"{path}.{missing['name']}".lstrip(".")
         return InvalidRequestError(f"{name}: is required.", param=name)
-    wanted, _, got = problem.replace("Expected ", "must be ").replace("Invalid enum value", "can't be").partition(", got ")
+    wanted, _, got = (
+        problem.replace("Expected ", "must be ")
+        .replace("Invalid enum value", "can't be")
+        .replace("Invalid value", "can't be")
+        .partition(", got ")
+    )
     given = "" if "can't be" in wanted else _given(fields, path) or got
     sentence = _plain_words(f"{wanted}, not {given}" if given else wanted)
     if "can't be" in wanted and (choices := _choices(kind, path)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import UNSET, UnsetType
@@ -12,6 +12,8 @@ from starlette.responses import Response
 
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
+from octavo.protocol.sampling import SamplingParams
+from octavo.server.answer_grammar import answer_grammar
 from octavo.server.answers import AnswerFormat, AnswerReader, count_reasoning_tokens, read_answer
 from octavo.server.beams import check_beam_fields
 from octavo.server.body import parse, read_json_object
@@ -109,7 +111,18 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
         body, ctx, computed=body.n or 1, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=body.prompt_logprobs
     )
     job = make_job(ctx, request, body, prefix, prompts, params, logprobs)
+    if isinstance(params, SamplingParams):
+        thinking = form.reasoning() if form.reasoning is not None else None
+        params.structured_outputs = answer_grammar(ctx, params.structured_outputs, tools, thinking)
+        job = replace(job, schema_param=_schema_param(body, tools, job.schema_param))
     return ChatJob(job, form, *_speaker(ctx, body))
+
+
+def _schema_param(body: ChatRequest, tools: ToolUse, param: str | None) -> str | None:
+    """The field at fault where the grammar of the answer can't be used."""
+    if tools.forced:
+        return "tools"
+    return param or ("structured_outputs" if body.structured_outputs is not None else None)
 
 
 def _answer_format(ctx: ServerContext, body: ChatRequest, tools: ToolUse, prompt: str) -> AnswerFormat:
@@ -121,7 +134,7 @@ def _answer_format(ctx: ServerContext, body: ChatRequest, tools: ToolUse, prompt
 def _lost(ctx: ServerContext, markers: Iterable[str]) -> bool:
     """Whether some of `markers` are special tokens, which are left out of texts."""
     tokenizer = ctx.llm.tokenizer
-    return any(marker not in tokenizer.decode(tokenizer.encode(marker, False), True) for marker in markers)
+    return any(marker in tokenizer.special_tokens for marker in markers)
 
 
 def _speaker(ctx: ServerContext, body: ChatRequest) -> tuple[str, str]:

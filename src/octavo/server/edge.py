@@ -6,7 +6,7 @@ import hmac
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,6 +18,8 @@ from octavo.server.requests import ID_PATTERN, LONGEST_ID
 
 OPEN_PATHS = ("/health",)
 REQUEST_ID = b"x-request-id"
+# Where Anthropic's clients bring their key.
+ANTHROPIC_KEY = b"x-api-key"
 _VALID_ID = re.compile(ID_PATTERN.encode())
 
 
@@ -65,7 +67,7 @@ class Edge:
 
         try:
             with self._admission.request(self._path(scope)):
-                self._authenticate(scope, headers.get(b"authorization", b""))
+                self._authenticate(scope, headers)
                 if not valid:
                     raise InvalidRequestError(f"X-Request-Id: must be 1 to {LONGEST_ID} printable ASCII characters.", param="x-request-id")
                 await self.app(scope, receive, send_with_id)
@@ -75,15 +77,18 @@ class Edge:
             if started:
                 logger.error("unexpected error after a reply had begun", exc_info=error)
                 raise
-            await error_response(error)(scope, receive, send_with_id)
+            await error_response(error, scope["path"])(scope, receive, send_with_id)
 
     def _path(self, scope: Scope) -> str:
         path = str(scope["path"])
         return path[len(self._root_path) :] if path.startswith(f"{self._root_path}/") else path
 
-    def _authenticate(self, scope: Scope, authorization: bytes) -> None:
+    def _authenticate(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         if not self._keys or self._path(scope) in OPEN_PATHS:
             return
+        authorization = headers.get(b"authorization", b"")
+        if not authorization and ANTHROPIC_KEY in headers:
+            authorization = b"Bearer " + headers[ANTHROPIC_KEY]
         scheme, _, key = authorization.partition(b" ")
         # Every key is compared, each in constant time, so that timing tells nothing about any of them.
         matches = [hmac.compare_digest(key.strip(), known) for known in self._keys]

@@ -1,4 +1,4 @@
-"""Every failure becomes `{"error": {"message", "type", "param", "code"}}`, the shape of OpenAI's API."""
+"""Every failure becomes `{"error": {"message", "type", "param", "code"}}`, the shape of OpenAI's API; of /v1/messages, Anthropic's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.protocol.errors import OctavoError, OverloadedError
+from octavo.server.anthropic_objects import MESSAGES_PATH, anthropic_error
 
 logger = logging.getLogger("octavo.server")
 
@@ -54,19 +55,19 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
     return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
 
 
-def error_response(error: BaseException) -> Response:
-    """The reply for `error`. A 401 says how to authenticate; a 413 closes the connection, whose body may be half read; who comes at a bad
-    time is told when to come again."""
+def error_response(error: BaseException, path: str = "") -> Response:
+    """The reply of the route at `path` for `error`. A 401 says how to authenticate; a 413 closes the connection, whose body may be half
+    read; who comes at a bad time is told when to come again."""
     status, body = describe(error)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 413: {"Connection": "close"}}.get(status)
     if isinstance(error, OverloadedError):
         headers = {"Retry-After": str(RETRY_SECONDS)}
-    return json_response(body, status, headers)
+    return _reply(path, status, body, headers)
 
 
 async def on_octavo_error(request: Request, error: Exception) -> Response:
     """Exception handler for OctavoError."""
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -80,4 +81,11 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     else:
         kind = "invalid_request_error" if status < 500 else OctavoError.type
         detail = ErrorDetail(str(getattr(error, "detail", "") or f"HTTP {status}"), kind)
-    return json_response(ErrorBody(detail), status, getattr(error, "headers", None))
+    return _reply(path, status, ErrorBody(detail), getattr(error, "headers", None))
+
+
+def _reply(path: str, status: int, body: ErrorBody, headers: Mapping[str, str] | None) -> Response:
+    """`body` in the shape that clients of `path` know."""
+    if MESSAGES_PATH in path:
+        return json_response(anthropic_error(status, body.error.message), status, headers)
+    return json_response(body, status, headers)

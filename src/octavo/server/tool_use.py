@@ -12,18 +12,20 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.server.context import ServerContext
 from octavo.server.requests import ChatRequest
 from octavo.server.tool_fields import FunctionDefinition, NamedToolChoice, Tool
-from octavo.text.tools.parser import ToolParser
+from octavo.text.tools.parser import CallForm, ToolParser
 from octavo.text.tools.plain_json import PlainJsonParser
 from octavo.text.tools.registry import TOOL_PARSERS, parser_for_template
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The tools that the template is told of, and who reads the calls; neither where no tool may be called. `forced` are the functions one
-    of which must be called, `several` whether more than one call may follow."""
+    """The tools that the template is told of, who reads the calls, and the form in which they are written; nothing where no tool may be
+    called. `forced` are the functions one of which must be called, `several` whether more than one call may follow."""
 
     told: list[dict[str, Any]]
+    functions: tuple[FunctionDefinition, ...] = ()
     parser: Callable[[], ToolParser] | None = None
+    form: CallForm | None = None
     forced: tuple[FunctionDefinition, ...] = ()
     several: bool = True
 
@@ -38,19 +40,21 @@ def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
     functions = _functions(body.tools)
     if choice == "none":
         return ToolUse([])
-    kind = _parser(ctx, body)
+    template = ctx.templates.choose(tools=True, requested=body.chat_template)
+    kind = _parser(ctx, template)
     several = body.parallel_tool_calls is not False
+    forced: tuple[FunctionDefinition, ...] = ()
     if choice in (None, "auto"):
         kind = _auto_parser(ctx, kind)
-        forced: tuple[FunctionDefinition, ...] = ()
+    elif body.use_beam_search:
+        raise InvalidRequestError("tool_choice: required and named choices can't be given with use_beam_search.", param="tool_choice")
     elif isinstance(choice, NamedToolChoice):
         forced, several = (_chosen(functions, choice),), False
     else:
         forced = tuple(functions.values())
-    if forced:
-        raise InvalidRequestError("tool_choice: only auto and none are supported by this version of Octavo.", param="tool_choice")
     reader = kind or PlainJsonParser
-    return ToolUse(told_tools(body.tools), lambda: reader(functions), forced, several)
+    told = told_tools(body.tools)
+    return ToolUse(told, tuple(functions.values()), lambda: reader(functions), reader.form(template), forced, several)
 
 
 def _functions(tools: list[Tool]) -> dict[str, FunctionDefinition]:
@@ -72,9 +76,9 @@ def _chosen(functions: dict[str, FunctionDefinition], choice: NamedToolChoice) -
     return functions[name]
 
 
-def _parser(ctx: ServerContext, body: ChatRequest) -> type[ToolParser] | None:
+def _parser(ctx: ServerContext, template: str) -> type[ToolParser] | None:
     """The parser that the server was started with, or else the one of the chat template, if its format is known."""
-    name = ctx.options.tool_call_parser or parser_for_template(ctx.templates.choose(tools=True, requested=body.chat_template))
+    name = ctx.options.tool_call_parser or parser_for_template(template)
     return None if name is None else TOOL_PARSERS[name]
 
 

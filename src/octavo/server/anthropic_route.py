@@ -1,0 +1,167 @@
+"""POST /v1/messages and /v1/messages/count_tokens, in Anthropic's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.outputs import RequestOutput
+from octavo.server.answers import AnswerReader
+from octavo.server.anthropic_fields import (
+    AnyChoice,
+    AutoChoice,
+    Conversation,
+    CountTokensRequest,
+    MessagesRequest,
+    ThinkingOff,
+    ToolChoiceTool,
+)
+from octavo.server.anthropic_input import messages_of
+from octavo.server.anthropic_objects import MessageObject, MessageUsage, TokenCount, anthropic_error
+from octavo.server.anthropic_writer import Event, MessageWriter
+from octavo.server.body import parse, read_json_object
+from octavo.server.chat import ChatJob, prepare_chat
+from octavo.server.context import ServerContext
+from octavo.server.errors import describe, json_response
+from octavo.server.generation import begin, collect
+from octavo.server.rendering import render
+from octavo.server.requests import ChatRequest
+from octavo.server.streaming import EventStream, chain
+from octavo.server.tool_fields import ChosenFunction, FunctionDefinition, NamedToolChoice, Tool, ToolChoice
+from octavo.server.tool_use import tool_use
+from octavo.server.usage import UsageCounter
+
+# Beginnings of the paths of a chat request's fields, in the words of this one.
+_PATHS = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences", "tool_choice.function.name": "tool_choice.name"}
+
+
+async def create_message(ctx: ServerContext, request: Request) -> Response:
+    """Answers with the assistant's next message, whole or as events."""
+    body = parse(await read_json_object(request, ctx.options.max_body_bytes), MessagesRequest)
+    with _own_paths():
+        chat = await prepare_chat(ctx, request, _answerable(body), "msg")
+        reader = AnswerReader(chat.form)
+        writer = MessageWriter(_message(chat), reader.new_call_id)
+        if body.stream:
+            first, source = await begin(request, ctx, chat.job)
+            return MessageStream(_events(writer, reader, first, source), source, ctx)
+        outputs, usage = await collect(request, ctx, chat.job)
+    (output,) = outputs[0].outputs
+    list(writer.add([*reader.feed(output.text), *reader.finish()]))
+    list(writer.closing(reader.finish_reason(output.finish_reason), output.stop_reason, usage))
+    return json_response(writer.message)
+
+
+async def count_tokens(ctx: ServerContext, request: Request) -> Response:
+    """Answers with how many tokens a conversation has."""
+    body = parse(await read_json_object(request, ctx.options.max_body_bytes), CountTokensRequest)
+    ctx.model_name(body.model)
+    with _own_paths():
+        chat = _as_chat(body)
+        rendered = await render(ctx, chat, tools=tool_use(ctx, chat).told)
+    return json_response(TokenCount(len(rendered.token_ids)))
+
+
+@contextmanager
+def _own_paths() -> Iterator[None]:
+    """Names fields at fault as /v1/messages has them."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        ours = _PATHS.get(error.param or "")
+        if ours is not None and error.param is not None:
+            error.message = error.message.replace(error.param, ours, 1)
+            error.param = ours
+        raise
+
+
+def _answerable(body: MessagesRequest) -> ChatRequest:
+    """The chat that asks for the same answer."""
+    chat = _as_chat(body)
+    chat.max_completion_tokens = body.max_tokens
+    chat.temperature, chat.top_p, chat.top_k, chat.stop = body.temperature, body.top_p, body.top_k, body.stop_sequences
+    return chat
+
+
+def _as_chat(body: Conversation) -> ChatRequest:
+    messages = messages_of(body.messages, body.system)
+    choice = body.tool_choice
+    parallel = None if choice is None else not getattr(choice, "disable_parallel_tool_use", None)
+    last = messages[-1]
+    return ChatRequest(
+        model=body.model,
+        messages=messages,
+        continue_final_message=last["role"] == "assistant" and "tool_calls" not in last,
+        tools=[
+            Tool("function", FunctionDefinition(tool.name, tool.description, tool.input_schema, tool.strict)) for tool in body.tools or ()
+        ],
+        tool_choice=_choice(choice),
+        parallel_tool_calls=parallel,
+        reasoning_effort="none" if isinstance(body.thinking, ThinkingOff) else None,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+
+
+def _choice(choice: Any) -> ToolChoice | None:
+    match choice:
+        case None:
+            return None
+        case ToolChoiceTool():
+            return NamedToolChoice("function", ChosenFunction(choice.name))
+        case AnyChoice():
+            return "required"
+        case AutoChoice():
+            return "auto"
+        case _:
+            return "none"
+
+
+def _message(chat: ChatJob) -> MessageObject:
+    usage = MessageUsage(input_tokens=0, output_tokens=0)
+    return MessageObject(id=chat.job.id.replace("-", "_", 1), model=chat.job.model, usage=usage)
+
+
+async def _events(
+    writer: MessageWriter,
+    reader: AnswerReader,
+    first: tuple[int, RequestOutput],
+    rest: AsyncGenerator[tuple[int, RequestOutput], None],
+) -> AsyncGenerator[bytes, None]:
+    counter = UsageCounter()
+    opened = False
+    async for index, output in chain(first, rest):
+        counter.add(index, output)
+        if not opened:
+            opened = True
+            for each in writer.opening(counter.usage()):
+                yield _written(each)
+        for delta in output.outputs:
+            pieces = reader.feed(delta.text)
+            if delta.finish_reason is not None:
+                pieces += reader.finish()
+            for each in writer.add(pieces):
+                yield _written(each)
+            if delta.finish_reason is not None:
+                for each in writer.closing(reader.finish_reason(delta.finish_reason), delta.stop_reason, counter.usage()):
+                    yield _written(each)
+
+
+def _written(event: Event) -> bytes:
+    return f"event: {event['type']}\ndata: ".encode() + msgspec.json.encode(event) + b"\n\n"
+
+
+class MessageStream(EventStream):
+    """A reply of typed events. An error on the way is the last of them."""
+
+    last = b""
+
+    def failed(self, failure: BaseException) -> bytes:
+        """The event of an error."""
+        status, body = describe(failure)
+        return _written(msgspec.to_builtins(anthropic_error(status, body.error.message)))

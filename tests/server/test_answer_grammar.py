@@ -1,0 +1,129 @@
+"""The grammars of forced calls, of JSON beside calls, and of thinking before either: which texts they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.structured_outputs import StructuredOutputsParams
+from octavo.protocol.vocabulary import Vocabulary
+from octavo.server.answer_grammar import answer_grammar
+from octavo.server.tool_fields import FunctionDefinition
+from octavo.server.tool_use import ToolUse
+from octavo.structured_output.compiler import GrammarCompiler
+from octavo.structured_output.grammar import grammar_of
+from octavo.text.reasoning.registry import REASONING_PARSERS
+from octavo.text.tools.registry import TOOL_PARSERS
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Bodø"]}}, "required": ["city"], "additionalProperties": False}
+F, G = FunctionDefinition("f", parameters=CITY), FunctionDefinition("g")
+EOS, CLOSE_ID, CALLS_ID = 256, 257, 258
+BYTES = [bytes([byte]) for byte in range(256)]
+
+
+def tools(parser: str = "hermes", *, forced: tuple[FunctionDefinition, ...] = (), several: bool = True, template: str = "") -> ToolUse:
+    kind = TOOL_PARSERS[parser]
+    return ToolUse([{}], (F, G), lambda: kind(["f", "g"]), kind.form(template), forced, several)
+
+
+def context(special: dict[str, int]) -> Any:
+    return SimpleNamespace(llm=SimpleNamespace(tokenizer=SimpleNamespace(special_tokens=special)))
+
+
+@pytest.fixture(scope="module")
+def holds() -> Callable[..., bool]:
+    """Whether the grammar of some parameters holds a whole text; special tokens are written into it by their ids."""
+    compilers: dict[tuple[int, ...], GrammarCompiler] = {}
+
+    def check(params: StructuredOutputsParams | None, *parts: str | int, special: tuple[int, ...] = (EOS,)) -> bool:
+        assert params is not None
+        if special not in compilers:
+            tokens = [*BYTES, b"<eos>", b"</think>", b"[TOOL_CALLS]"]
+            compilers[special] = GrammarCompiler(Vocabulary(tokens, list(special), [EOS]), len(tokens))
+        matcher = compilers[special].matcher(grammar_of(params))._matcher.deep_copy()
+        ids = [token for part in parts for token in ([part] if isinstance(part, int) else part.encode())]
+        return all(matcher.consume_token(token) for token in ids) and matcher.is_accepting()
+
+    return check
+
+
+WRITTEN = {
+    ("hermes", ""): '<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}\n</tool_call>',
+    ("llama3_json", ""): '{"name": "f", "parameters": {"city": "Oslo"}}',
+    ("json", ""): '[{"name": "f", "arguments": {"city": "Oslo"}}]',
+    ("mistral", ""): '[TOOL_CALLS] [{"name": "f", "arguments": {"city": "Oslo"}}]',
+    ("mistral", "[ARGS]"): '[TOOL_CALLS]f[ARGS]{"city": "Oslo"}',
+}
+
+
+@pytest.mark.parametrize(("parser", "template"), WRITTEN)
+def test_a_forced_call_is_a_call_with_arguments_that_match(holds, parser: str, template: str) -> None:
+    text = WRITTEN[parser, template]
+    held = answer_grammar(context({}), None, tools(parser, forced=(F,), several=False, template=template), None)
+    assert holds(held, text)
+    assert holds(held, text.replace("Oslo", "Bodø"))
+    for wrong in ("", "Hi", text[:-1], text + "x", text + text, text.replace("Oslo", "Rome"), text.replace("city", "town")):
+        assert not holds(held, wrong), wrong
+    assert not holds(held, text.replace('"f"', '"g"').replace("]f[", "]g["))
+
+
+def test_several_calls_where_they_are_wanted(holds) -> None:
+    call = WRITTEN["hermes", ""]
+    other = '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'
+    held = answer_grammar(context({}), None, tools(forced=(F, G)), None)
+    assert holds(held, f"{call}\n{other}\n{call}")
+    assert holds(held, other)
+    assert not holds(held, f"{call}\n")
+    assert not holds(held, other.replace("{}", '{"a": 1}'))
+    one = answer_grammar(context({}), None, tools(forced=(F, G), several=False), None)
+    assert holds(one, call)
+    assert not holds(one, f"{call}\n{other}")
+
+
+def test_marks_that_are_special_tokens(holds) -> None:
+    held = answer_grammar(context({"[TOOL_CALLS]": CALLS_ID}), None, tools("mistral", forced=(G,), template="[ARGS]"), None)
+    special = (EOS, CALLS_ID)
+    assert holds(held, CALLS_ID, "g[ARGS]{}", special=special)
+    assert not holds(held, "[TOOL_CALLS]g[ARGS]{}", special=special)
+
+
+def test_json_or_calls(holds) -> None:
+    asked = StructuredOutputsParams(json=CITY)
+    held = answer_grammar(context({}), asked, tools(), None)
+    assert holds(held, '{"city": "Oslo"}')
+    assert holds(held, WRITTEN["hermes", ""])
+    assert not holds(held, "Hi")
+    # Without tools it stays what it was, and so does what leaves nothing open.
+    assert answer_grammar(context({}), asked, ToolUse([]), None) is asked
+    own = StructuredOutputsParams(grammar='start: "a"')
+    assert answer_grammar(context({}), own, tools(), None) is own
+    assert answer_grammar(context({}), None, tools(), None) is None
+    with pytest.raises(InvalidRequestError, match="leave no room") as error:
+        answer_grammar(context({}), asked, tools(forced=(F,)), None)
+    assert error.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize("is_special", [False, True])
+def test_thinking_is_free(holds, is_special: bool) -> None:
+    special = {"</think>": CLOSE_ID} if is_special else {}
+    end: str | int = CLOSE_ID if is_special else "</think>"
+    ids = (EOS, CLOSE_ID) if is_special else (EOS,)
+    asked = StructuredOutputsParams(choice=["yes", "no"])
+    always = answer_grammar(context(special), asked, ToolUse([]), REASONING_PARSERS["deepseek_r1"]("<think>"))
+    assert holds(always, "Hm, {yes}? </thin ", end, "\n\nyes", special=ids)
+    assert not holds(always, "Hm. yes", special=ids)
+    assert not holds(always, "Hm.", end, "\nperhaps", special=ids)
+    maybe = answer_grammar(context(special), asked, ToolUse([]), REASONING_PARSERS["qwen3"]("assistant"))
+    assert holds(maybe, "<think>\nHm.\n", end, "\n\nno", special=ids)
+    assert holds(maybe, "no", special=ids)
+    assert not holds(maybe, "Hm.", end, "no", special=ids)
+
+
+def test_calls_after_thinking(holds) -> None:
+    held = answer_grammar(context({}), None, tools(forced=(F,)), REASONING_PARSERS["deepseek_r1"]("<think>"))
+    assert holds(held, f"Hm.</think>\n\n{WRITTEN['hermes', '']}")
+    assert not holds(held, WRITTEN["hermes", ""])
