@@ -1,8 +1,10 @@
 #include "sampling/sampler.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 
@@ -16,6 +18,24 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 void require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
+}
+
+// For each byte eight words: all bits where the byte has one, lowest first.
+constexpr auto kSpread = [] {
+  std::array<std::array<std::uint32_t, 8>, 256> spread{};
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    for (std::size_t bit = 0; bit < 8; ++bit) spread[byte][bit] = (byte >> bit & 1u) != 0 ? ~std::uint32_t{0} : 0;
+  }
+  return spread;
+}();
+
+// Eight logits, with −infinity where the byte has no bit; without a branch, as which bits a mask has can't be foretold.
+void mask_eight(const float* raw, std::uint32_t byte, float* values) {
+  constexpr auto kNothing = std::bit_cast<std::uint32_t>(-kInfinity);
+  std::uint32_t logits[8];
+  std::memcpy(logits, raw, sizeof(logits));
+  for (std::size_t i = 0; i < 8; ++i) logits[i] = (logits[i] & kSpread[byte][i]) | (kNothing & ~kSpread[byte][i]);
+  std::memcpy(values, logits, sizeof(logits));
 }
 
 std::int32_t code(NoToken reason) { return static_cast<std::int32_t>(reason); }
@@ -124,13 +144,14 @@ void Sampler::mask(const SamplingInputs& inputs, const SamplingRow& row, const f
   for (std::size_t begin = 0; begin < vocabulary_; begin += 32) {
     const auto bits = static_cast<std::uint32_t>(words[begin / 32]);
     const std::size_t count = std::min<std::size_t>(32, vocabulary_ - begin);
-    // Nearly all words are one of these two.
     if (bits == 0) {
       std::fill_n(values + begin, count, -kInfinity);
     } else if (bits == ~std::uint32_t{0}) {
       std::copy_n(raw + begin, count, values + begin);
-    } else {
+    } else if (count < 32) {
       for (std::size_t i = 0; i < count; ++i) values[begin + i] = (bits >> i & 1u) != 0 ? raw[begin + i] : -kInfinity;
+    } else {
+      for (std::size_t part = 0; part < 4; ++part) mask_eight(raw + begin + 8 * part, bits >> 8 * part & 255u, values + begin + 8 * part);
     }
   }
 }

@@ -61,7 +61,12 @@ class GrammarCompiler:
                 self._compiled.move_to_end(grammar)
                 return found
         # Others may ask for what is compiled meanwhile.
-        compiled = call_deep(partial(self._compile, grammar))
+        try:
+            compiled = call_deep(partial(self._compile, grammar))
+        except Exception:
+            raise
+        except BaseException as error:  # a panic of the library is no Exception
+            raise InvalidRequestError(f"can't be used: llguidance fails on it ({error})", param="structured_outputs") from None
         with self._lock:
             self._compiled[grammar] = compiled
             if len(self._compiled) > self._max_compiled:

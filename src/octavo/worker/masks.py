@@ -58,6 +58,8 @@ class TokenMasks:
                 row.mask = mask
             except OctavoError as error:
                 row.failure = error.message
+            except BaseException as error:  # a panic of the library is no Exception; other rows must not die of it
+                row.failure = f"structured_outputs: {type(error).__name__}: {error}"
 
     def _fill(self, row: SamplingRow, mask: Words, address: int) -> None:
         if row.matcher is None:
