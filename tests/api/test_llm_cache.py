@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,28 @@ def test_a_save_that_fails_is_told_and_everything_is_freed(tiny_llama: Path, tmp
                 ask()
     with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=tmp_path) as llm:
         assert [one(llm, prompt).num_cached_tokens for prompt in (IDS, IDS[::-1])] == [32, 0]
+
+
+def test_files_that_were_removed_are_written_again(tiny_llama: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    with LLM(str(tiny_llama), quiet=True, prefix_cache_dir=folder) as llm:
+        one(llm, IDS)
+        assert llm.save_prefix_cache() == 2
+        before = sorted(each.name for each in folder.iterdir())
+        for name in before:
+            if name.endswith(".safetensors"):
+                (folder / name).unlink()
+        assert llm.save_prefix_cache() == 2
+        assert len(list(folder.iterdir())) == len(before)
+        (folder / "prefix-cache.json").unlink()
+        assert llm.save_prefix_cache() == 2
+        assert len(list(folder.iterdir())) == len(before)
+        shutil.rmtree(folder)
+        with pytest.raises(PrefixCacheError, match=r"could not be saved to [^ ]*: No such file or directory$"):
+            llm.save_prefix_cache()
+        folder.mkdir()
+        with pytest.raises(PrefixCacheError, match=r"could not be saved to [^ ]*: No such file or directory$"):
+            llm.close()
 
 
 def test_a_folder_and_no_prefix_caching(tiny_llama: Path, llm: LLM, tmp_path: Path) -> None:

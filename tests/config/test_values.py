@@ -31,6 +31,7 @@ def test_no_field_takes_a_value_of_another_type(kind: Any, name: str, value: Any
         (ModelConfig, "model", 5, "must be a string or a path, not 5"),
         (ModelConfig, "model", None, "must be a string or a path, not None"),
         (ModelConfig, "max_model_len", "256", "must be a whole number, or None, not '256'"),
+        (ModelConfig, "max_model_len", 1, "must be at least 2: a token of prompt and one of output"),
         (ModelConfig, "max_model_len", True, "must be a whole number, or None, not True"),
         (ModelConfig, "revision", 5, "must be a string, or None, not 5"),
         (ModelConfig, "revision", Path("main"), "must be a string, or None, not PosixPath('main')"),

@@ -20,6 +20,21 @@ from octavo.protocol.wire import EngineInfo, EngineOutput, EngineRequest, Engine
 INFO = EngineInfo(model="m", architecture="a", backend="b", vocab_size=1, max_model_len=1, block_size=1, num_blocks=1)
 
 
+class GoneReader:
+    """A stream whose reader has gone away."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_nothing_ends_for_a_line_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", GoneReader())
+    process.say("Prefix cache: 6 blocks saved")
+
+
 class FakeCore:
     """Gives each request three tokens, one a step; a request named "bomb" breaks the step, one named "heavy" has no room in it."""
 

@@ -67,7 +67,7 @@ ACCEPTED: list[tuple[str, Any, Any]] = [
 REFUSED: list[tuple[str, Any]] = [
     *[("n", v) for v in (0, -1, 16385, 1.0, True, "1", None)],
     *[(f, v) for f in ("presence_penalty", "frequency_penalty") for v in (-2.01, 2.01, NAN, INF, -INF, True, "0", None, 10**309)],
-    *[("repetition_penalty", v) for v in (0, -1.0, NAN, INF, 10**309, False, "1", None)],
+    *[("repetition_penalty", v) for v in (0, -1.0, 1e-7, 1.1e6, NAN, INF, 10**309, False, "1", None)],
     *[("temperature", v) for v in (-1, -1e-9, 2.0001, NAN, INF, True, "1", None, [1.0], 1j)],
     *[("top_p", v) for v in (0, 0.0, -0.1, 1.0001, 2, NAN, INF, True, "1", None)],
     *[("top_k", v) for v in (-2, 1.5, 2.0, True, "3", None, NAN, 2**63)],
@@ -106,7 +106,7 @@ def test_value_outside_its_limits_is_refused_by_name(name: str, value: Any) -> N
         ({"n": 0}, "n must be an integer from 1 to 16384, got 0."),
         ({"temperature": -1}, "temperature must be a number from 0 to 2, got -1."),
         ({"top_p": 0}, "top_p must be a number above 0 and at most 1, got 0."),
-        ({"repetition_penalty": INF}, "repetition_penalty must be a number above 0 and finite, got inf."),
+        ({"repetition_penalty": INF}, "repetition_penalty must be a number from 1e-06 to 1e+06, got inf."),
         ({"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0."),
         ({"max_tokens": 2**63}, f"max_tokens must be an integer from 1 to {2**63 - 1}, got {2**63}."),
         ({"max_tokens": 4, "min_tokens": 5}, "min_tokens must be at most max_tokens (4), got 5."),

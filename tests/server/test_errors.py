@@ -37,6 +37,8 @@ async def next_request_works(client: httpx.AsyncClient):
         ({"presence_penalty": 3}, "presence_penalty", []),
         ({"frequency_penalty": -3}, "frequency_penalty", []),
         ({"repetition_penalty": 0}, "repetition_penalty", []),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty", []),
+        ({"repetition_penalty": 1e39}, "repetition_penalty", []),
         ({"max_tokens": 0}, "max_tokens", ["0"]),
         ({"max_tokens": -1}, "max_tokens", ["-1"]),
         ({"max_tokens": "1"}, "max_tokens", ["integer", '"1"']),

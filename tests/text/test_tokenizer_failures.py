@@ -55,6 +55,15 @@ def test_a_file_that_the_library_panics_on_is_named(changed: Callable[..., Path]
         tokenizer_from_folder(folder)
 
 
+def test_a_tokenizer_that_no_text_gets_through_is_named(changed: Callable[..., Path]) -> None:
+    begin = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    template = [begin, {"Sequence": {"id": "A", "type_id": 0}}]
+    broken = {"type": "TemplateProcessing", "single": template, "pair": template, "special_tokens": {}}
+    with pytest.raises(ModelLoadError, match="tokenizer") as caught:
+        tokenizer_from_folder(changed(post_processor=broken))
+    assert "\n" not in caught.value.message
+
+
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral", "tiny-qwen2", "gguf-tiny-llama"])
 def test_long_text_has_the_ids_that_short_text_has(name: str, tokenizer_of: TokenizerOf) -> None:
     tokenizer = tokenizer_of(name)

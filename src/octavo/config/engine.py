@@ -68,6 +68,7 @@ class ModelConfig:
         for name in ("model", "revision", "download_dir"):
             require(is_unicode(getattr(self, name) or ""), name, "is not valid UTF-8")
         require_count("max_model_len", self.max_model_len)
+        require(self.max_model_len != 1, "max_model_len", "must be at least 2: a token of prompt and one of output")
         require(
             self.generation_config in ("auto", "vllm"), "generation_config", f'must be "auto" or "vllm", not {self.generation_config!r}'
         )

@@ -153,10 +153,19 @@ class PrefixFolder:
                 # Whatever came of it: all that the index in force does not name.
                 self._remove_unnamed()
         except (OSError, ConfigError) as error:
-            raise PrefixCacheError(
-                f"the prefix cache could not be saved to {self.path}: {_reason(error)}; what was saved before is still there"
-            ) from error
+            before = "; what was saved before is still there" if self.is_whole() else ""
+            raise PrefixCacheError(f"the prefix cache could not be saved to {self.path}: {_reason(error)}{before}") from error
         return sum(file.bytes for file in index.files)
+
+    def is_whole(self) -> bool:
+        """Whether there is an index, under the folder's own name, and every file that it names."""
+        try:
+            index = self._read_index()
+            there = set(os.listdir(self._descriptor))
+            is_this = os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+            return is_this and index is not None and {file.name for file in index.files} <= there
+        except (OSError, ConfigError):
+            return False
 
     # --- the folder
 

@@ -141,8 +141,9 @@ def _read_exactly(count: int) -> bytes:
 
 
 def say(line: str) -> None:
-    """One line for people."""
-    print(line, file=sys.stderr, flush=True)
+    """One line for people, if anybody still reads."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def failure(error: BaseException) -> Failed:
@@ -176,8 +177,9 @@ def main() -> int:
         return 0
     except Exception as error:
         message = failure(error)
-        if message.kind == "engine":
-            traceback.print_exc()
+        if message.kind == "engine" and not isinstance(error, MemoryError):
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
         socket.send(msgspec.msgpack.encode(message))
         return 1
     finally:

@@ -26,9 +26,9 @@ class SavedPrefixes:
 
     def save(self) -> int:
         """Saves every block that can be found, and returns how many these are; nothing is written while they are those that were saved or
-        restored last, whatever was used since. Not while a step runs. Raises PrefixCacheError."""
+        restored last, whatever was used since, and the files are there. Not while a step runs. Raises PrefixCacheError."""
         store = self._cache.store
-        if store.changes == self._saved_changes:
+        if store.changes == self._saved_changes and (not store.num_cached or self._folder.is_whole()):
             return store.num_cached
         started = time.monotonic()
         block_ids, saved = self._cache.saved()

@@ -70,7 +70,8 @@ class ConfigError(OctavoError, ValueError):
 
 
 class PrefixCacheError(OctavoError):
-    """The prefix cache could not be saved. The message is one sentence that names the folder; what was saved before is still there."""
+    """The prefix cache could not be saved. The message is one sentence that names the folder, and says so where what was saved before is
+    still there."""
 
 
 class EngineDeadError(OctavoError):

@@ -195,7 +195,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
         self.n = integer("n", self.n, 1, MAX_N)
         self.presence_penalty = number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         self.frequency_penalty = number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        self.repetition_penalty = number("repetition_penalty", self.repetition_penalty, 0.0, None, open_low=True)
+        self.repetition_penalty = number("repetition_penalty", self.repetition_penalty, 1e-6, 1e6)
         self.temperature = number("temperature", self.temperature, 0.0, MAX_TEMPERATURE)
         self.top_p = number("top_p", self.top_p, 0.0, 1.0, open_low=True)
         self.top_k = max(integer("top_k", self.top_k, -1), 0)

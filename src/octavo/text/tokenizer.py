@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.loading.checkpoint import Checkpoint
-from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.errors import InvalidRequestError, UnsupportedModelError
 from octavo.protocol.vocabulary import Vocabulary
 from octavo.text.chat_template import choose_template, render_chat
 from octavo.text.failures import TokenizersError, library_failures
@@ -30,7 +30,8 @@ class Tokenizer:
     """
 
     def __init__(self, parts: TokenizerParts, source: Path) -> None:
-        """Raises UnsupportedModelError, naming `source`, for a decoder whose effect on a token depends on its neighbours."""
+        """Raises UnsupportedModelError, naming `source`, for a decoder whose effect on a token depends on its neighbours, and for a
+        tokenizer that no text gets through."""
         self._backend = parts.backend
         self._parts = parts
         self.pieces = piece_decoder(_decoder_of(parts), source)
@@ -44,6 +45,10 @@ class Tokenizer:
         self.added_ids = frozenset(added)
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes: dict[int, bytes] = {}
+        try:
+            self.encode("")
+        except InvalidRequestError as error:
+            raise UnsupportedModelError(f"{source}: {error.message}") from error
 
     @property
     def bos_token(self) -> str | None:
