@@ -48,7 +48,8 @@ class GrammarMatcher:
 
         Raises OctavoError with the reason if the grammar takes too much work from here on.
         """
-        for token in map(int, output_ids[self._taken :]):
+        new = output_ids[self._taken :]
+        for token in new.tolist() if isinstance(new, np.ndarray) else new:
             if self._ended or token in self._end_ids:
                 self._ended = True
             elif not self._matcher.consume_token(token):

@@ -103,7 +103,7 @@ def pack(rows: Sequence[SamplingRow], vocab_size: int) -> SamplingInputs:
         np.concatenate(counts, dtype=np.int32, casting="unsafe") if counts else _NO_CHANGES,
         np.array(bias_ids, np.int32),
         np.array(biases, np.float32),
-        np.array(masks, np.int32).reshape(len(masks), mask_words(vocab_size)),
+        np.concatenate(masks or [_NO_CHANGES]).reshape(len(masks), mask_words(vocab_size)),
     )
 
 
