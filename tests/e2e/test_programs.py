@@ -17,7 +17,7 @@ from octavo import LLM, SamplingParams
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROMPT, MESSAGE = "The cat", "Hello"
-RUN_SECONDS = 90
+RUN_SECONDS = 180
 
 
 @pytest.fixture(scope="module")
