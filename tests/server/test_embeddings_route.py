@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 
 import httpx
@@ -68,6 +69,7 @@ async def test_fields_reach_the_engine(connect, llm: FakeLLM) -> None:
         ({"input": "x" * 201}, "input", "has 201 tokens, but the model's context is 200"),
         ({"input": "a", "dimensions": 2}, "dimensions", "have 3"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "hex"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
         ({"input": "a", "pooling": "max"}, "pooling", "max"),
         ({"input": "a", "normalise": True}, "normalise", "did you mean normalize"),
         ({"input": "a", "temperature": 1}, "temperature", "unknown field"),
@@ -85,11 +87,36 @@ async def test_an_input_as_long_as_the_context(client: httpx.AsyncClient) -> Non
     assert (await client.post(PATH, json={"input": "x" * 200})).status_code == 200
 
 
+@pytest.mark.parametrize(("count", "kept"), [(3, 3), (-1, 200), (250, None)])
+async def test_the_last_tokens_are_kept(client: httpx.AsyncClient, llm: FakeLLM, count: int, kept: int | None) -> None:
+    reply = await client.post(PATH, json={"input": "x" * 300 + "yz", "truncate_prompt_tokens": count})
+    if kept is None:
+        assert reply.json()["error"]["message"] == "input: has 250 tokens, but the model's context is 200."
+    else:
+        assert llm.calls[0].prompt == list((b"x" * 300 + b"yz")[-kept:])
+
+
 async def test_one_failure_ends_all(client: httpx.AsyncClient, llm: FakeLLM) -> None:
     llm.fail_after, llm.failure = 0, OctavoError("generation failed: its numbers are broken")
     reply = await client.post(PATH, json={"input": ["a", "b", "c"]})
     assert reply.status_code == 500
     assert "its numbers are broken" in reply.json()["error"]["message"]
+    assert all(call.closed for call in llm.calls)
+
+
+async def test_a_full_queue_and_a_deadline(connect, llm: FakeLLM, until) -> None:
+    llm.info.max_num_seqs = 2
+    client = connect(max_queued_requests=1)
+    llm.hold.clear()
+    first = asyncio.create_task(client.post(PATH, json={"input": ["a", "b", "c"]}))
+    await until(lambda: len(llm.calls) == 3)
+    reply = await client.post(PATH, json={"input": "b"})
+    assert reply.status_code == 503
+    assert "queue is full" in reply.json()["error"]["message"]
+    llm.hold.set()
+    assert (await first).status_code == 200
+    llm.hold.clear()
+    assert (await client.post(PATH, json={"input": "b", "timeout": 0.01})).status_code == 504
     assert all(call.closed for call in llm.calls)
 
 

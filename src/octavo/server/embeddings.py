@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.api.embedding import check_dimensions
-from octavo.api.prompts import TokensPrompt
+from octavo.api.prompts import TokensPrompt, truncated
 from octavo.protocol.errors import EngineDeadError, InvalidRequestError
 from octavo.protocol.outputs import EmbeddingRequestOutput
 from octavo.protocol.pooling import PoolingParams
@@ -35,6 +35,7 @@ async def create_embeddings(ctx: ServerContext, request: Request) -> Response:
     params = PoolingParams(body.pooling or ctx.options.pooling, body.normalize is not False)
     inputs = await _inputs(ctx, body)
     name = f"embd-{request.state.unique_id}"
+    request.state.timeout = body.timeout
 
     async def embed(index: int, prompt: TokensPrompt) -> EmbeddingRequestOutput:
         return await ctx.llm.embed(prompt, params, f"{name}-{index}", priority=body.priority or 0)
@@ -64,16 +65,19 @@ def _first(errors: BaseException) -> BaseException:
 async def _inputs(ctx: ServerContext, body: EmbeddingRequest) -> list[TokensPrompt]:
     """Token ids of each input. Raises InvalidRequestError for one that is empty, too long or out of range."""
     made = []
+    if body.truncate_prompt_tokens == 0:
+        raise InvalidRequestError("truncate_prompt_tokens: must be -1 or at least 1, not 0.", param="truncate_prompt_tokens")
     limit = ctx.llm.info.max_model_len
     for path, text in _split(body.input):
         ids = await encode(ctx.llm.tokenizer, text, body.add_special_tokens is not False) if isinstance(text, str) else text
+        check_token_ids(ids, ctx.llm.info.vocab_size, path)
+        ids = truncated(ids, body.truncate_prompt_tokens, limit)
         if not ids:
             raise InvalidRequestError(f"{path}: gives no tokens.", param=path)
         if len(ids) > limit:
             raise InvalidRequestError(
                 f"{path}: has {len(ids)} tokens, but the model's context is {limit}.", param=path, code="context_length_exceeded"
             )
-        check_token_ids(ids, ctx.llm.info.vocab_size, path)
         made.append(TokensPrompt(prompt_token_ids=ids))
     return made
 

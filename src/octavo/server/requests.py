@@ -225,6 +225,8 @@ class EmbeddingRequest(Body, kw_only=True):
     normalize: bool | None = None
     add_special_tokens: bool | None = None
     priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=LONGEST_REQUEST)] | None = None
     user: str | None = None
 
 
