@@ -1,7 +1,8 @@
 """A process that runs `octavo.server.run.serve` over the fake model: `serve_fake.py PORT MODE [SHUTDOWN_TIMEOUT]`.
 
 MODE is "quick" (with an access log), "endless", "torrent" (endless without a pause), "mortal" (the engine dies as soon as it has said
-ten tokens), "slow-load", "no-model", "saves", "slow-save" or "no-save" (of a prefix cache, which says so, never ends, or fails).
+ten tokens), "slow-load", "no-model", "saves", "slow-save", "stuck-save" or "no-save" (of a prefix cache, which says so,
+never ends, or fails).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from octavo.api.async_llm import AsyncLLM
 from octavo.config.engine import EngineConfig
 from octavo.config.server import ServerOptions
 from octavo.protocol.errors import ModelLoadError, OctavoError, PrefixCacheError
+from octavo.server import run
 from octavo.server.run import serve
 
 MODE = sys.argv[2]
@@ -30,7 +32,7 @@ class Mortal(FakeLLM):
 class Saving(FakeLLM):
     async def save_prefix_cache(self) -> int:
         print("saving", flush=True)
-        if MODE == "slow-save":
+        if MODE in ("slow-save", "stuck-save"):
             await asyncio.sleep(60)
         if MODE == "no-save":
             raise PrefixCacheError("the prefix cache could not be saved to /x: No space left on device")
@@ -38,6 +40,10 @@ class Saving(FakeLLM):
 
     async def close(self, *, save: bool = True) -> None:
         print(f"closing, save={save}", flush=True)
+
+
+if MODE == "stuck-save":
+    run.SAVE_SECONDS = 0.2
 
 
 async def start(config: EngineConfig, **_: object) -> FakeLLM:

@@ -18,7 +18,7 @@ import pytest
 from octavo._version import __version__
 from octavo.config.engine import EngineConfig
 from octavo.config.server import ServerOptions
-from octavo.server.run import serve
+from octavo.server.run import _Accidents, serve
 
 SCRIPT = Path(__file__).parent / "serve_fake.py"
 BODY = {"prompt": "Hi", "max_tokens": 10**6, "stream": True}
@@ -122,7 +122,8 @@ async def test_running_requests_finish_after_a_signal_and_no_new_ones_begin() ->
             rest = [line async for line in lines if line]
         assert '"finish_reason":"length"' in rest[-2]
         assert rest[-1] == "data: [DONE]"
-        assert await served.end() == (0, "")
+        stopping = "octavo: stopping; running requests have 30 s to finish, and a second signal ends them\n"
+        assert await served.end() == (0, stopping)
 
 
 @pytest.mark.parametrize("mode", ["saves", "no-save"])
@@ -134,6 +135,27 @@ async def test_the_prefix_cache_is_saved_once_at_the_end(mode: str) -> None:
     assert output.decode().splitlines() == ["saving", "closing, save=False"]
     sentence = "octavo: the prefix cache could not be saved to /x: No space left on device\n"
     assert (served.process.returncode, errors.decode()) == (0, sentence if mode == "no-save" else "")
+
+
+async def test_a_save_that_never_ends_is_given_up() -> None:
+    async with running("stuck-save") as served:
+        await served.ready()
+        served.process.send_signal(signal.SIGTERM)
+        code, errors = await served.end()
+    assert (code, errors) == (0, "octavo: the prefix cache was not saved: the engine did not come to it within 0.2 s\n")
+
+
+def test_a_lack_of_file_descriptors_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    loop = asyncio.new_event_loop()
+    told = []
+    loop.default_exception_handler = told.append
+    loop.set_exception_handler(_Accidents())
+    for _ in range(1000):
+        loop.call_exception_handler({"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")})
+    loop.call_exception_handler({"message": "other", "exception": OSError(5, "Input/output error")})
+    loop.close()
+    assert capsys.readouterr().err == "octavo: new connections wait: Too many open files (raise the limit with ulimit -n)\n"
+    assert [each["message"] for each in told] == ["other"]
 
 
 async def test_a_second_signal_does_not_wait_for_the_save() -> None:
@@ -202,4 +224,5 @@ async def test_client_that_does_not_read_cannot_hold_up_the_end() -> None:
             # Long enough for the socket's buffers to fill, so that the server waits for this client.
             await asyncio.sleep(1.5)
             served.process.send_signal(signal.SIGTERM)
-            assert await served.end(10) == (0, "")
+            code, errors = await served.end(10)
+            assert (code, errors.count("\n"), errors[:40]) == (0, 1, "octavo: stopping; running requests have ")

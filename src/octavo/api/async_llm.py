@@ -25,6 +25,7 @@ from octavo.protocol.sampling import RequestOutputKind, SamplingParams
 from octavo.protocol.structured_outputs import StructuredOutputsParams
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineStats
 from octavo.text.tokenizer import Tokenizer
+from octavo.utils.background import in_background
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ class AsyncLLM:
         """Sends a request to the engine and gives what comes of it."""
         if structured_outputs is not None:
             # Compiled aside: others must not wait for it. What it gives is kept, and found again by `prepare`.
-            await asyncio.to_thread(self._front.grammars.grammar, structured_outputs)
+            await in_background(self._front.grammars.grammar, structured_outputs)
         if request_id in self._keys:
             raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
         if not self.is_alive:

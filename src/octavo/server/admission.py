@@ -33,6 +33,11 @@ class Admission:
         """Whether the server stops."""
         return self._closed
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._requests > 0
+
     def close(self) -> None:
         """From now on nobody is let in."""
         self._closed = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.server.context import ServerContext
 from octavo.server.requests import Generation
 from octavo.text.tokenizer import Tokenizer
+from octavo.utils.background import in_background
 
 MAX_PROMPTS = 1024
 # Tokenizing this much text takes milliseconds; more goes to a thread, so that other requests' tokens keep flowing.
@@ -55,7 +55,7 @@ async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> l
     """Token ids of `text`; long ones are encoded in a thread."""
     if len(text) <= INLINE_CHARACTERS:
         return tokenizer.encode(text, add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    return await in_background(tokenizer.encode, text, add_special_tokens)
 
 
 @dataclass(frozen=True, slots=True)

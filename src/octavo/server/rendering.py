@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +12,7 @@ from octavo.server.context import ServerContext
 from octavo.server.messages import check_template_kwargs, normalize
 from octavo.server.prompts import INLINE_CHARACTERS, encode
 from octavo.server.requests import ChatRendering
+from octavo.utils.background import in_background
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ async def render(ctx: ServerContext, body: ChatRendering, *, tools: list[dict[st
 
     # A template is an interpreted program: a body of many messages keeps it busy for seconds.
     small = len(msgspec.json.encode((rendering.messages, rendering.arguments))) <= INLINE_CHARACTERS
-    text = write() if small else await asyncio.to_thread(write)
+    text = write() if small else await in_background(write)
     # Templates write the special tokens themselves, so by default none are added to what they give.
     return RenderedChat(text, await encode(ctx.llm.tokenizer, text, bool(body.add_special_tokens)))
 

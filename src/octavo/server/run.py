@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import signal
 import socket
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -29,6 +30,10 @@ BACKLOG = 2048
 OPEN_TO_ALL = "anyone who reaches this machine at port {port} may use the server; --api-key KEY asks for a key"
 # After the engine's death: how long clients may still read their errors and probes see the 503, before the process exits.
 DEATH_SECONDS = 1.0
+# How long the engine may take to save its prefix cache at the end.
+SAVE_SECONDS = 300.0
+# Between two lines about connections that can't be taken.
+REFUSED_SECONDS = 10.0
 # What uvicorn waits for connections to close, beyond the time that running requests have.
 CLOSE_SECONDS = 2.0
 
@@ -80,8 +85,14 @@ def is_loopback(listener: socket.socket) -> bool:
 
 
 def _fail(message: str) -> int:
-    print(f"octavo: {message}", file=sys.stderr, flush=True)
+    _say(message)
     return 1
+
+
+def _say(message: str) -> None:
+    """One line for people, if anybody still reads."""
+    with contextlib.suppress(OSError):
+        print(f"octavo: {message}", file=sys.stderr, flush=True)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -90,6 +101,22 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Accidents:
+    """Tells of what the event loop could not do. Without free file descriptors it fails once for each connection that waits, thousands of
+    times a second; that is one line now and then."""
+
+    def __init__(self) -> None:
+        self._told_at = -REFUSED_SECONDS
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._told_at >= REFUSED_SECONDS:
+            self._told_at = loop.time()
+            _say(f"new connections wait: {error.strerror} (raise the limit with ulimit -n)")
 
 
 class _Process:
@@ -104,6 +131,7 @@ class _Process:
 
     async def run(self) -> int:
         """Loads, serves and returns the exit code."""
+        asyncio.get_running_loop().set_exception_handler(_Accidents())
         with self._signals():
             metrics = Metrics()
             llm = await self._load(metrics)
@@ -116,17 +144,20 @@ class _Process:
                 await llm.close(save=False)
 
     async def _save(self, llm: AsyncLLM) -> None:
-        """Saves the prefix cache where there is a folder for it, unless a second signal says to stop at once."""
+        """Saves the prefix cache where there is a folder for it, unless a second signal says to stop at once, or the engine does not come
+        to it."""
         if not llm.info.saves_prefix_cache or not llm.is_alive or self._stop_now.is_set():
             return
         saving = asyncio.create_task(llm.save_prefix_cache())
         now = asyncio.create_task(self._stop_now.wait())
-        await asyncio.wait((saving, now), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait((saving, now), timeout=SAVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         now.cancel()
         saving.cancel()
+        if not done:
+            _say(f"the prefix cache was not saved: the engine did not come to it within {SAVE_SECONDS:g} s")
         (result,) = await asyncio.gather(saving, return_exceptions=True)
         if isinstance(result, OctavoError):
-            _fail(result.message)
+            _say(result.message)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -180,7 +211,7 @@ class _Process:
             await asyncio.sleep(0.01)
         names = ", ".join(context.model_names)
         if not options.api_key and not is_loopback(self._listener):
-            print(f"octavo: {OPEN_TO_ALL.format(port=self._listener.getsockname()[1])}", file=sys.stderr, flush=True)
+            _say(OPEN_TO_ALL.format(port=self._listener.getsockname()[1]))
         # A browser sends no key.
         docs = "" if options.api_key else " (API docs at /docs)"
         print(f"Octavo {__version__} serves {names} at {url(self._listener)}{docs}", flush=True)
@@ -205,6 +236,8 @@ class _Process:
     async def _drain(self, server: uvicorn.Server, serving: asyncio.Task[None], context: ServerContext, dead: asyncio.Task[None]) -> int:
         """Refuses new requests, lets running ones finish for a while, then ends the rest."""
         context.admission.close()
+        if context.admission.busy and self._options.shutdown_timeout:
+            _say(f"stopping; running requests have {self._options.shutdown_timeout:g} s to finish, and a second signal ends them")
         now = asyncio.create_task(self._stop_now.wait())
         empty = asyncio.create_task(context.admission.wait_empty())
         await asyncio.wait((serving, now, empty, dead), timeout=self._options.shutdown_timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -63,7 +63,9 @@ async def merge(iterators: Sequence[AsyncIterator[RequestOutput]]) -> AsyncGener
         pending = {_next(iterator): index for index, iterator in enumerate(iterators)}
         while pending:
             done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task, index in sorted(((task, pending.pop(task)) for task in done), key=lambda item: item[1]):
+            for task in sorted(done, key=pending.__getitem__):
+                # The others stay known, so that their errors are taken in, too, when this one fails.
+                index = pending.pop(task)
                 try:
                     output = task.result()
                 except StopAsyncIteration:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,6 +14,7 @@ from octavo.server.rendering import render
 from octavo.server.requests import DetokenizeRequest, TokenizeRequest
 from octavo.server.responses import Prompt, TokenizerInfo, Tokens
 from octavo.server.tool_use import told_tools
+from octavo.utils.background import in_background
 
 # Fields that say how messages are written out.
 _OF_MESSAGES = (
@@ -46,7 +45,7 @@ async def _texts(ctx: ServerContext, token_ids: list[int]) -> list[str]:
     """Each token as text; many are made in a thread."""
     if len(token_ids) <= INLINE_CHARACTERS:
         return list(map(ctx.llm.tokenizer.token_text, token_ids))
-    return await asyncio.to_thread(lambda: list(map(ctx.llm.tokenizer.token_text, token_ids)))
+    return await in_background(lambda: list(map(ctx.llm.tokenizer.token_text, token_ids)))
 
 
 async def detokenize(ctx: ServerContext, request: Request) -> Response:
@@ -54,7 +53,7 @@ async def detokenize(ctx: ServerContext, request: Request) -> Response:
     body = parse(await read_json_object(request, ctx.options.max_body_bytes), DetokenizeRequest)
     ctx.model_name(body.model)
     check_token_ids(body.tokens, ctx.llm.info.vocab_size, "tokens")
-    text = await asyncio.to_thread(ctx.llm.tokenizer.decode, body.tokens, False)
+    text = await in_background(ctx.llm.tokenizer.decode, body.tokens, False)
     return json_response(Prompt(text))
 
 
