@@ -142,7 +142,11 @@ async def test_special_tokens_that_mark_calls_stay_in_the_text(connect, llm: Fak
         ({"tools": [WEATHER, WEATHER]}, "tools.1.function.name", ["get_weather"]),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name", []),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0.function.name", []),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parametres": {}}}]}, "tools.0.function.parametres", ["unknown"]),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parametres": {}}}]},
+            "tools.0.function.parametres",
+            ["unknown", "parameters?"],
+        ),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools.0.function.parameters", ["object"]),
         ({"tools": "f"}, "tools", ["list"]),
         ({"tool_choice": "auto"}, "tool_choice", ["no tools"]),

@@ -227,6 +227,9 @@ async def test_nothing_is_stored(client: httpx.AsyncClient) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools.0.type", ["web_search"]),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name", ["g"]),
         ({"max_tokens": 3}, "max_tokens", ["unknown", "max_output_tokens"]),
+        ({"input": [{"role": "user", "contents": "a"}]}, "input.0.contents", ["did you mean content?"]),
+        ({"text": {"format": {"type": "json_schema", "name": "a", "shema": {}}}}, "text.format.shema", ["did you mean schema?"]),
+        ({"tools": [{"type": "function", "name": "f", "strct": True}]}, "tools.0.strct", ["did you mean strict?"]),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", ["can't be 'xml'"]),
     ],
 )

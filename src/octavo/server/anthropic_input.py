@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
+from octavo.utils.nearest import did_you_mean
 
 _TEXT_KEYS = ("type", "text", "cache_control", "citations")
 
@@ -129,7 +130,7 @@ def _string(block: dict[str, Any], key: str, path: str) -> str:
 def _check_keys(block: dict[str, Any], known: tuple[str, ...], path: str) -> None:
     for key in block:
         if key not in known:
-            raise InvalidRequestError(f"{path}.{key}: unknown field.", param=f"{path}.{key}")
+            raise InvalidRequestError(f"{path}.{key}: unknown field{did_you_mean(key, known) or '.'}", param=f"{path}.{key}")
 
 
 def _unsupported(kind: Any, known: str, path: str) -> InvalidRequestError:

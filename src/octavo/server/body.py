@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from octavo.protocol.errors import InvalidRequestError, PayloadTooLargeError
 from octavo.protocol.sampling import GUIDED_FIELDS
+from octavo.server.field_names import names_at
 from octavo.server.fields import is_off
 from octavo.server.requests import Body
 from octavo.utils.nearest import did_you_mean
@@ -170,7 +171,8 @@ def _explain(text: str, fields: dict[str, Any], kind: type[msgspec.Struct]) -> I
     path = _dotted(place)
     if unknown := _UNKNOWN_FIELD.match(problem):
         name = f"{path}.{unknown['name']}".lstrip(".")
-        return InvalidRequestError(f"{name}: unknown field.", param=name)
+        known = names_at(kind, path.split("."))
+        return InvalidRequestError(f"{name}: unknown field{did_you_mean(unknown['name'], known) or '.'}", param=name)
     if missing := _MISSING_FIELD.match(problem):
         name = f"{path}.{missing['name']}".lstrip(".")
         return InvalidRequestError(f"{name}: is required.", param=name)

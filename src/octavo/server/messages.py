@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
 from octavo.text.messages import ROLES, check_role
+from octavo.utils.nearest import did_you_mean
 
 _TEXT_FIELDS = {
     "name": ROLES,
@@ -67,7 +68,8 @@ def _message(message: dict[str, Any], path: str) -> dict[str, Any]:
             if value not in (None, [], ""):
                 raise InvalidRequestError(f"{field} is not supported by this version of Octavo.", param=field)
         elif name not in ("role", "tool_calls", *_OF_CLIENTS):
-            raise InvalidRequestError(f"{field}: unknown field.", param=field)
+            known = ("role", "content", "tool_calls", *_TEXT_FIELDS, *_EMPTY_FIELDS)
+            raise InvalidRequestError(f"{field}: unknown field{did_you_mean(name, known) or '.'}", param=field)
     if "content" not in result:
         result["content"] = _content(None, f"{path}.content", required=not tool_calls)
     if tool_calls:
@@ -106,7 +108,7 @@ def _part(part: Any, path: str) -> str:
         raise InvalidRequestError(f"{path}.text: must be a string.", param=f"{path}.text")
     for name in part:
         if name not in ("type", "text"):
-            raise InvalidRequestError(f"{path}.{name}: unknown field.", param=f"{path}.{name}")
+            raise InvalidRequestError(f"{path}.{name}: unknown field{did_you_mean(name, ('type', 'text')) or '.'}", param=f"{path}.{name}")
     return text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
+from octavo.utils.nearest import did_you_mean
 
 # Keys of items and parts that say nothing to the model; clients send back what they got.
 _SILENT = ("id", "status", "phase")
@@ -105,7 +106,7 @@ class _Items:
 def _check_keys(item: dict[str, Any], known: tuple[str, ...], path: str) -> None:
     for key in item:
         if key not in known and key not in _SILENT:
-            raise InvalidRequestError(f"{path}.{key}: unknown field.", param=f"{path}.{key}")
+            raise InvalidRequestError(f"{path}.{key}: unknown field{did_you_mean(key, (*known, *_SILENT)) or '.'}", param=f"{path}.{key}")
 
 
 def _string(item: dict[str, Any], key: str, path: str) -> str:
