@@ -286,8 +286,8 @@ class TestBadLogits:
         assert seen == {17, 290}
 
     def test_a_penalty_beyond_float32_fails_its_row(self) -> None:
-        logits = np.array([[1e30, 1.0], [1e30, 1.0]], np.float32)
-        rows = [row_of(0, 1, [0], 1, repetition_penalty=1e-20), row_of(0, 1, [0], 1, temperature=0)]
+        logits = np.array([[1e35, 1.0], [1e35, 1.0]], np.float32)
+        rows = [row_of(0, 1, [0], 1, repetition_penalty=1e-6), row_of(0, 1, [0], 1, temperature=0)]
         failed, fine = Sampler(2).sample(logits, rows)
         assert failed == SampleFailed("the penalties take a logit out of float32's range at position 1")
         assert fine == Sampled(0)
