@@ -17,6 +17,7 @@ from octavo import LLM, SamplingParams
 
 PROGRAMS = Path(__file__).parent / "programs"
 PROMPT, MESSAGE = "The cat", "Hello"
+PACKAGES = ("litellm==1.110.2", "langchain-openai==1.7.4", "llm==0.36")
 RUN_SECONDS = 180
 
 
@@ -46,7 +47,7 @@ def answer(output: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("program", ["litellm", "langchain"])
 def test_python_programs(server: LiveServer, said: dict[str, str], program: str) -> None:
-    found = answer(run([python_programs() / "python", PROGRAMS / f"{program}_program.py", f"{server.url}/v1", PROMPT, MESSAGE]))
+    found = answer(run([python_programs(*PACKAGES) / "python", PROGRAMS / f"{program}_program.py", f"{server.url}/v1", PROMPT, MESSAGE]))
     assert found.pop("mood", "good") in ("good", "bad")
     assert found == {"chat": said["chat"], "streamed": said["chat"], "completion": said["completion"], "tokens": 12}
 
@@ -56,7 +57,7 @@ def test_the_llm_command(server: LiveServer, said: dict[str, str], tmp_path: Pat
         f"- model_id: octavo-chat\n  model_name: tiny\n  api_base: {server.url}/v1\n"
         f"- model_id: octavo-completion\n  model_name: tiny\n  api_base: {server.url}/v1\n  completion: true\n"
     )
-    command = [python_programs() / "llm", "-n", "-o", "temperature", "0", "-o", "max_tokens", "12"]
+    command = [python_programs(*PACKAGES) / "llm", "-n", "-o", "temperature", "0", "-o", "max_tokens", "12"]
     environment = {"LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "none"}
     for extra in ([], ["--no-stream"]):
         assert run([*command, "-m", "octavo-chat", *extra, MESSAGE], **environment).removesuffix("\n") == said["chat"]

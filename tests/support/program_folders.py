@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-PYTHON_PROGRAMS = ("litellm==1.110.2", "langchain-openai==1.7.4", "llm==0.36")
 INSTALL_SECONDS = 240
 
 
@@ -44,10 +43,10 @@ def _named(kind: str, *contents: str) -> Path:
     return _cache() / f"{kind}-{hashlib.sha256(repr((sys.version_info[:2], contents)).encode()).hexdigest()[:16]}"
 
 
-def python_programs() -> Path:
-    """The folder with the programs of PYTHON_PROGRAMS."""
-    folder = _named("python", *PYTHON_PROGRAMS)
-    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", *PYTHON_PROGRAMS]
+def python_programs(*packages: str) -> Path:
+    """The folder of the commands of `packages`, each with its version, and of a Python that can import them."""
+    folder = _named("python", *packages)
+    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages]
     _install(folder, [[sys.executable, "-m", "venv", str(folder)], install])
     return folder / "bin"
 

@@ -11,7 +11,7 @@ OctavoError
 ├── PrefixCacheError                        the prefix cache could not be saved
 ├── EngineDeadError                         the engine stopped; HTTP 503
 ├── OverloadedError                         a queue limit, or a server that stops; HTTP 503
-└── RequestTimeoutError                     a request's time was over; HTTP 504
+└── RequestTimeoutError                     a request's time was over; HTTP 408
 """
 
 from __future__ import annotations
@@ -91,5 +91,5 @@ class OverloadedError(OctavoError):
 class RequestTimeoutError(OctavoError):
     """The time that a request had was over before its answer was complete."""
 
-    status = 504
+    status = 408
     type = "timeout_error"

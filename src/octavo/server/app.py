@@ -25,7 +25,7 @@ from octavo.server.context import ServedLLM, ServerContext
 from octavo.server.edge import Edge
 from octavo.server.embeddings import create_embeddings
 from octavo.server.errors import ErrorBody, on_http_exception, on_octavo_error
-from octavo.server.generate import generate
+from octavo.server.generate import LineStream, generate
 from octavo.server.kv_cache import PAGE, RESET_FLAGS, list_kv_blocks, reset_prefix_cache, save_prefix_cache
 from octavo.server.models import get_model, health, list_models, version
 from octavo.server.openapi import Operation, complete
@@ -67,7 +67,11 @@ def _routes() -> list[tuple[Operation, Handler, str]]:
             "Continue a conversation",
         ),
         (Operation("/v1/embeddings", "post", EmbeddingRequest, EmbeddingList), create_embeddings, "Turn text into vectors"),
-        (Operation("/generate", "post", GenerateRequest, GeneratedText, streams=True), generate, "Complete a prompt, in vLLM's first API"),
+        (
+            Operation("/generate", "post", GenerateRequest, GeneratedText, streams=True, stream_type=LineStream.media_type),
+            generate,
+            "Complete a prompt, in vLLM's first API",
+        ),
         (
             Operation("/v1/responses", "post", ResponsesRequest, ResponseObject, streams=True),
             create_response,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,19 +13,21 @@ from octavo.server.errors import ErrorBody
 from octavo.server.query import Whole
 from octavo.server.requests import Body, schema_of_off_values
 
+_PLACES = re.compile(r"\{(\w+)\}")
 REF = "#/components/schemas/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One route for the document: its request and response types, and whether it may stream. None as response is plain text. `flags` are
-    parameters of the query that are true or false, `wholes` those that are whole numbers."""
+    """One route for the document: its request and response types, and whether it may stream, and as what. None as response is plain text.
+    `flags` are parameters of the query that are true or false, `wholes` those that are whole numbers."""
 
     path: str
     method: str
     request: type[Body] | None
     response: type[msgspec.Struct] | None
     streams: bool = False
+    stream_type: str = "text/event-stream"
     flags: tuple[str, ...] = ()
     wholes: Mapping[str, Whole] = field(default_factory=dict)
 
@@ -55,13 +58,16 @@ def _fill(entry: dict[str, Any], operation: Operation) -> None:
     schemas: dict[str, dict[str, Any]] = {name: {"type": "boolean"} for name in operation.flags}
     for name, whole in operation.wholes.items():
         schemas[name] = {"type": "integer", "minimum": whole.least, "maximum": whole.most, "default": whole.default}
-    if schemas:
-        entry["parameters"] = [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in schemas.items()]
+    placed = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in _PLACES.findall(operation.path)]
+    asked = [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in schemas.items()]
+    if placed or asked:
+        entry["parameters"] = placed + asked
     content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
     if operation.response is not None:
         content = {"application/json": {"schema": {"$ref": REF.format(name=operation.response.__name__)}}}
     if operation.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        # What an event holds depends on the event; readers of the document would take a schema here for that of each.
+        content[operation.stream_type] = {}
     failure = {"application/json": {"schema": {"$ref": REF.format(name=ErrorBody.__name__)}}}
     entry["responses"] = {
         "200": {"description": "The answer.", "content": content},
