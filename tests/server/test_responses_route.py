@@ -152,6 +152,25 @@ async def test_openais_client_reads_responses(remote: openai.AsyncOpenAI, llm: F
     ]
 
 
+async def test_sampling_fields_reach_the_engine(client: httpx.AsyncClient, llm: FakeLLM) -> None:
+    fields = {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "presence_penalty": 0.2, "frequency_penalty": 0.3}
+    fields |= {"repetition_penalty": 1.1, "seed": 4, "stop": ["q"], "stop_token_ids": [9], "min_tokens": 2, "ignore_eos": True}
+    fields |= {"include_stop_str_in_output": True, "skip_special_tokens": False}
+    given = {"cache_salt": "s", "priority": 3, "structured_outputs": {"regex": "a"}, "chat_template_kwargs": {"x": 1}}
+    reply = await ask(client, **fields, **given, max_output_tokens=5, timeout=30)
+    (call,) = llm.calls
+    assert {name: getattr(call.sampling, name) for name in fields} == fields
+    assert (call.sampling.max_tokens, call.sampling.structured_outputs.regex) == (5, "a")
+    assert (call.cache_salt, call.priority) == ("s", 3)
+    assert llm.rendered[0]["x"] == 1
+    assert (reply["temperature"], reply["top_p"]) == (0.5, 0.9)
+
+
+async def test_thinking_may_be_left_out(connect, llm: FakeLLM) -> None:
+    llm.reply = THOUGHT
+    assert [item["type"] for item in (await ask(connect(**PARSERS), include_reasoning=False))["output"]] == ["message"]
+
+
 class Answer(BaseModel):
     yes: bool
 
@@ -227,9 +246,11 @@ async def test_nothing_is_stored(client: httpx.AsyncClient) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools.0.type", ["web_search"]),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name", ["g"]),
         ({"max_tokens": 3}, "max_tokens", ["unknown", "max_output_tokens"]),
+        ({"messages": []}, "messages", ["input"]),
         ({"input": [{"role": "user", "contents": "a"}]}, "input.0.contents", ["did you mean content?"]),
         ({"text": {"format": {"type": "json_schema", "name": "a", "shema": {}}}}, "text.format.shema", ["did you mean schema?"]),
         ({"tools": [{"type": "function", "name": "f", "strct": True}]}, "tools.0.strct", ["did you mean strict?"]),
+        ({"text": {"format": {"type": "json_object"}}, "structured_outputs": {"regex": "a"}}, "text.format", ["structured_outputs"]),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", ["can't be 'xml'"]),
     ],
 )

@@ -6,8 +6,22 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct, field
 
+from octavo.config.server import LONGEST_REQUEST
 from octavo.server.fields import OffValues
-from octavo.server.requests import SEED_MAX, Body, NonEmpty, Penalty, ReasoningEffort, TokenId
+from octavo.server.requests import (
+    ID_PATTERN,
+    LONGEST_ID,
+    MAX_BIASES,
+    SEED_MAX,
+    Body,
+    JsonObjectFormat,
+    NonEmpty,
+    Penalty,
+    ReasoningEffort,
+    StructuredOutputs,
+    TextFormat,
+    TokenId,
+)
 from octavo.server.tool_fields import MAX_TOOLS, ToolName
 
 _INT32_MAX = 2**31 - 1
@@ -27,7 +41,6 @@ RESPONSES_OFF: OffValues = {
     "context_management": ([],),
     "enable_response_messages": (False,),
     "previous_input_messages": (),
-    "request_id": (),
     "session_id": (),
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
@@ -55,14 +68,6 @@ class ResponseFunctionChoice(Struct, forbid_unknown_fields=True):
     name: ToolName
 
 
-class PlainFormat(Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):
-    """Any text."""
-
-
-class ObjectFormat(Struct, forbid_unknown_fields=True, tag_field="type", tag="json_object"):
-    """Any JSON object."""
-
-
 class SchemaFormat(Struct, forbid_unknown_fields=True, tag_field="type", tag="json_schema"):
     """JSON that matches a schema, which is held to whether `strict` or not."""
 
@@ -75,7 +80,7 @@ class SchemaFormat(Struct, forbid_unknown_fields=True, tag_field="type", tag="js
 class TextOptions(Struct, forbid_unknown_fields=True):
     """What the text of the answer must be. `medium` is the only verbosity."""
 
-    format: PlainFormat | ObjectFormat | SchemaFormat | None = None
+    format: TextFormat | JsonObjectFormat | SchemaFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
@@ -101,14 +106,19 @@ class ResponsesRequest(Body, kw_only=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=1e-6, le=1e6)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=SEED_MAX)] | None = None
     stop: NonEmpty | Annotated[list[NonEmpty], Meta(max_length=64)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=_INT32_MAX)] | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=MAX_BIASES)] | None = None
+    structured_outputs: StructuredOutputs | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     stream: bool | None = None
+    timeout: Annotated[float, Meta(gt=0, le=LONGEST_REQUEST)] | None = None
+    request_id: Annotated[str, Meta(pattern=ID_PATTERN, max_length=LONGEST_ID)] | None = None
     tools: Annotated[list[ResponseFunction], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponseFunctionChoice | None = None
     parallel_tool_calls: bool | None = None

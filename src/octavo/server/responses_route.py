@@ -19,9 +19,9 @@ from octavo.server.chat import ChatJob, prepare_chat
 from octavo.server.context import ServerContext
 from octavo.server.errors import ErrorBody, ErrorDetail, describe, json_response
 from octavo.server.generation import begin, collect
-from octavo.server.requests import ChatRequest, JsonObjectFormat, JsonSchema, JsonSchemaFormat
+from octavo.server.requests import ChatRequest, JsonObjectFormat, JsonSchema, JsonSchemaFormat, TextFormat
 from octavo.server.responses import Usage
-from octavo.server.responses_fields import ObjectFormat, PlainFormat, ResponseFunctionChoice, ResponsesRequest, SchemaFormat
+from octavo.server.responses_fields import ResponseFunctionChoice, ResponsesRequest, SchemaFormat
 from octavo.server.responses_input import messages_of
 from octavo.server.responses_objects import (
     IncompleteDetails,
@@ -40,8 +40,16 @@ from octavo.server.usage import UsageCounter
 _ALIKE = (
     *("model", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop"),
     *("stop_token_ids", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "parallel_tool_calls", "include_reasoning"),
-    *("chat_template_kwargs", "cache_salt", "priority"),
+    *("chat_template_kwargs", "cache_salt", "priority", "timeout", "request_id", "min_tokens", "logit_bias", "structured_outputs"),
 )
+# What the same is called in chats.
+_CALLED = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
 # Beginnings of the paths of a chat request's fields, in the words of this one.
 _PATHS = {
     "messages": "input",
@@ -49,12 +57,17 @@ _PATHS = {
     "tool_choice.function.name": "tool_choice.name",
     "reasoning_effort": "reasoning.effort",
     "response_format.json_schema.schema": "text.format.schema",
+    "response_format": "text.format",
 }
 
 
 async def create_response(ctx: ServerContext, request: Request) -> Response:
     """Answers an input, whole or as events."""
-    body = parse(await read_json_object(request, ctx.options.max_body_bytes), ResponsesRequest)
+    raw = await read_json_object(request, ctx.options.max_body_bytes)
+    for name, ours in _CALLED.items():
+        if name in raw:
+            raise InvalidRequestError(f"{name}: unknown field; /v1/responses calls it {ours}.", param=name)
+    body = parse(raw, ResponsesRequest)
     with _own_paths():
         chat = await prepare_chat(ctx, request, _as_chat(body), "resp")
         response = _response(ctx, body, chat)
@@ -109,11 +122,11 @@ def _as_chat(body: ResponsesRequest) -> ChatRequest:
     )
 
 
-def _format(wanted: PlainFormat | ObjectFormat | SchemaFormat | None) -> JsonObjectFormat | JsonSchemaFormat | None:
+def _format(wanted: TextFormat | JsonObjectFormat | SchemaFormat | None) -> JsonObjectFormat | JsonSchemaFormat | None:
     """What the text must be, as a chat request has it."""
     if isinstance(wanted, SchemaFormat):
         return JsonSchemaFormat(JsonSchema(wanted.name, wanted.description, wanted.schema_, wanted.strict))
-    return JsonObjectFormat() if isinstance(wanted, ObjectFormat) else None
+    return wanted if isinstance(wanted, JsonObjectFormat) else None
 
 
 def _response(ctx: ServerContext, body: ResponsesRequest, chat: ChatJob) -> ResponseObject:
