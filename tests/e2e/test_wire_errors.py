@@ -119,7 +119,7 @@ def test_fields(http: httpx.Client, path: str, fields: dict[str, Any], param: st
         (CHAT, {"messages": [*HELLO, {"role": "wizard", "content": "x"}]}, "messages.1.role", ["wizard"]),
         (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages.0.content", []),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type", ["image_url"]),
-        (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools", ["not supported"]),
+        (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, "tools.0.function", ["required"]),
         (CHAT, {"messages": HELLO, "top_logprobs": 2}, "top_logprobs", ["logprobs"]),
         (CHAT, {"messages": HELLO, "prompt": "x"}, "prompt", []),
         (TOKENIZE, {}, "prompt", []),
