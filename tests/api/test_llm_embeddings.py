@@ -165,6 +165,12 @@ def test_a_prompt_may_fill_the_context(model: Path) -> None:
             llm.generate([5] * 32, use_tqdm=False)
 
 
+def test_the_one_task_of_pooling(llm_of: LLM) -> None:
+    assert llm_of.encode("a", pooling_task="embed", use_tqdm=False) != []
+    with pytest.raises(InvalidRequestError, match=r"^pooling_task: 'classify' is not supported .* has 'embed'$"):
+        llm_of.encode("a", pooling_task="classify", use_tqdm=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "param"),
     [

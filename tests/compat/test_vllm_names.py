@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import importlib.util
 import itertools
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import vllm
-from vllm import LLM, AsyncEngineArgs, AsyncLLMEngine, EngineArgs, SamplingParams
+from vllm import LLM, AsyncEngineArgs, AsyncLLMEngine, EngineArgs, PoolingParams, SamplingParams
 from vllm.lora.request import LoRARequest
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import StructuredOutputsParams
@@ -66,6 +67,11 @@ def test_it_holds_names_only():
     for path in COMPAT.glob("vllm/**/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             assert not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.For | ast.While), path
+
+
+def test_its_command_is_octavos():
+    (command,) = importlib.metadata.entry_points(group="console_scripts", name="vllm")
+    assert command.value == "octavo.cli.main:main"
 
 
 def test_it_goes_with_this_octavo():
@@ -154,6 +160,9 @@ async def test_the_async_engine_gives_all_so_far_and_ends(model: str):
     await engine.check_health()
     assert (engine.is_running, engine.errored) == (True, False)
     assert (await engine.get_tokenizer()).encode("The cat") == outputs[0].prompt_token_ids
+    (encoded,) = [output async for output in engine.encode("The cat", PoolingParams("mean"), "d")]
+    with LLM(model, quiet=True) as llm:
+        assert encoded.outputs.data == llm.embed("The cat", PoolingParams("mean"), use_tqdm=False)[0].outputs.embedding
     await engine.close()
     await engine.close()
     assert not engine.is_running

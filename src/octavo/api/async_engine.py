@@ -10,7 +10,8 @@ from octavo.api.engine_args import EngineArgs
 from octavo.api.prompts import Prompt
 from octavo.protocol.errors import EngineDeadError
 from octavo.protocol.lora import LoRARequest, refuse_adapters
-from octavo.protocol.outputs import RequestOutput
+from octavo.protocol.outputs import PoolingRequestOutput, RequestOutput
+from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
@@ -60,6 +61,19 @@ class AsyncLLMEngine:
                 yield output
         finally:
             await outputs.aclose()
+
+    async def encode(
+        self,
+        prompt: Prompt,
+        pooling_params: PoolingParams,
+        request_id: str,
+        lora_request: LoRARequest | None = None,
+        *,
+        priority: int = 0,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """The vector of one prompt, in one output. Raises as `AsyncLLM.encode` does."""
+        refuse_adapters(lora_request)
+        yield await (await self.start()).encode(prompt, pooling_params, request_id, priority=priority)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request; its iterator gives what it has, with the finish reason "abort"."""

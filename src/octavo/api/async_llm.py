@@ -19,7 +19,7 @@ from octavo.engine.client import EngineClient
 from octavo.loading.progress import progress_for
 from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError, OctavoError
-from octavo.protocol.outputs import EmbeddingRequestOutput, RequestOutput
+from octavo.protocol.outputs import EmbeddingRequestOutput, PoolingRequestOutput, RequestOutput
 from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import RequestOutputKind, SamplingParams
 from octavo.protocol.structured_outputs import StructuredOutputsParams
@@ -156,25 +156,29 @@ class AsyncLLM:
         )
 
     async def embed(
-        self,
-        prompt: Prompt,
-        params: PoolingParams,
-        request_id: str,
-        *,
-        add_special_tokens: bool = True,
-        priority: int = 0,
+        self, prompt: Prompt, params: PoolingParams, request_id: str, *, add_special_tokens: bool = True, priority: int = 0
     ) -> EmbeddingRequestOutput:
         """The embedding of one prompt, its hidden states pooled. A cancelled call aborts the request. Raises as `generate` does."""
+        return (await self._pool(prompt, params, request_id, add_special_tokens, priority)).embedded()
+
+    async def encode(
+        self, prompt: Prompt, params: PoolingParams, request_id: str, *, add_special_tokens: bool = True, priority: int = 0
+    ) -> PoolingRequestOutput:
+        """As `embed`, with the vector as `outputs.data`."""
+        return (await self._pool(prompt, params, request_id, add_special_tokens, priority)).pooled()
+
+    async def _pool(self, prompt: Prompt, params: PoolingParams, request_id: str, add_special_tokens: bool, priority: int) -> Embedding:
         made: list[Embedding] = []
 
         def prepare() -> Generation:
-            made.append(self._front.prepare_embedding(prompt, params, request_id, add_special_tokens=add_special_tokens, priority=priority))
-            return made[0]
+            embedding = self._front.prepare_embedding(prompt, params, request_id, add_special_tokens=add_special_tokens, priority=priority)
+            made.append(embedding)
+            return embedding
 
         async with aclosing(self._follow(prepare, request_id, stream=False)) as outputs:
             async for _ in outputs:
                 pass
-        return made[0].embedded()
+        return made[0]
 
     async def _follow(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -57,12 +57,12 @@ def unit(vector: Any) -> list[float]:
     return list((vector / length).astype(np.float32).tolist()) if length else list(vector.tolist())
 
 
-def as_pooling_params(given: PoolingParams | Sequence[PoolingParams] | None, default: PoolingParams, count: int) -> list[PoolingParams]:
-    """PoolingParams for each of `count` prompts. Raises InvalidRequestError for another number of them."""
-    listed = list(given) if isinstance(given, Sequence) else [default if given is None else given] * count
-    if len(listed) != count:
-        raise InvalidRequestError(f"there are {count} prompts but {len(listed)} pooling_params", param="pooling_params")
-    return listed
+def check_task(task: object) -> None:
+    """Raises InvalidRequestError for what vLLM makes of hidden states besides embeddings; None is what there is."""
+    if task not in (None, "embed"):
+        raise InvalidRequestError(
+            f"pooling_task: {task!r} is not supported by this version of Octavo, which has 'embed'", param="pooling_task"
+        )
 
 
 def check_dimensions(wanted: int | None, hidden_size: int) -> None:

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from octavo.api.arguments import engine_config, own_names
 from octavo.api.beams import beams_of
-from octavo.api.embedding import Embedding, as_pooling_params
+from octavo.api.embedding import Embedding, check_task
 from octavo.api.front_end import open_front_end
 from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
 from octavo.api.metric_values import Metric, snapshot
 from octavo.api.metrics import Metrics
-from octavo.api.prompts import Prompt, as_priorities, as_prompts
+from octavo.api.prompts import Prompt, as_priorities, as_prompts, one_each
 from octavo.api.recorder import record_end, record_push
 from octavo.api.throughput import ThroughputBar
 from octavo.api.turns import Turns
@@ -227,10 +227,12 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
         *,
+        pooling_task: str | None = None,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
     ) -> list[PoolingRequestOutput]:
         """As `embed`, with the vector as `outputs.data`, and as it is, not brought to length 1, where there are no `pooling_params`."""
+        check_task(pooling_task)
         return [made.pooled() for made in self._embed(prompts, pooling_params, PoolingParams(normalize=False), use_tqdm, priority)]
 
     def _embed(
@@ -243,7 +245,7 @@ class LLM:
     ) -> list[Embedding]:
         listed = as_prompts(prompts)
         ranks = as_priorities(priority, len(listed))
-        params = as_pooling_params(given, default, len(listed))
+        params = one_each("pooling_params", given, PoolingParams, lambda: default, len(listed))
         made: list[Embedding] = []
 
         def prepare(index: int, request_id: str) -> Generation:
@@ -306,17 +308,7 @@ class LLM:
         self.close()
 
     def _params_for(self, count: int, given: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
-        if given is None:
-            return [self._front.default_params()] * count
-        if isinstance(given, SamplingParams):
-            return [given] * count
-        if not isinstance(given, Sequence):
-            raise InvalidRequestError(
-                f"sampling_params must be SamplingParams or a list of them, not {type(given).__name__}", param="sampling_params"
-            )
-        if len(given) != count:
-            raise InvalidRequestError(f"there are {count} prompts but {len(given)} sampling_params", param="sampling_params")
-        return list(given)
+        return one_each("sampling_params", given, SamplingParams, self._front.default_params, count)
 
     def _generate(
         self,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict, TypeVar, cast
 
 from octavo.protocol.errors import InvalidRequestError
+
+T = TypeVar("T")
 
 LONGEST_SALT = 128
 
@@ -110,3 +112,17 @@ def as_priorities(given: Sequence[int] | None, count: int) -> list[int]:
     if len(given) != count:
         raise InvalidRequestError(f"there are {count} prompts but {len(given)} priorities", param="priority")
     return [int(each) for each in given]
+
+
+def one_each(name: str, given: T | Sequence[T] | None, kind: type[T], default: Callable[[], T], count: int) -> list[T]:
+    """What the argument `name` gives each of `count` prompts: one `kind` for all, one for each, or with None the default. Raises
+    InvalidRequestError."""
+    if given is None:
+        return [default()] * count
+    if isinstance(given, kind):
+        return [given] * count
+    if not isinstance(given, Sequence):
+        raise InvalidRequestError(f"{name} must be {kind.__name__} or a list of them, not {type(given).__name__}", param=name)
+    if len(given) != count:
+        raise InvalidRequestError(f"there are {count} prompts but {len(given)} {name}", param=name)
+    return list(given)
