@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,10 @@ from grammar_text import END, OTHER_END, ROWS, vocabulary
 
 from octavo.protocol.sampling import SamplingParams
 from octavo.structured_output.compiler import GrammarCompiler
+from octavo.structured_output.matcher import mask_of
 from octavo.worker.masks import TokenMasks
-from octavo.worker.sampler import SamplingRow
+from octavo.worker.sampler import Sampled, SamplingRow
+from octavo.worker.stepping import InNumpy
 
 
 class PanicException(BaseException):
@@ -84,6 +87,24 @@ def test_what_fails_fails_alone(masks: TokenMasks) -> None:
     assert (wrong.failure or "").startswith("structured_outputs: the text can't go on: ")
     assert fine.failure is None
     assert tokens_of(fine) == {ord("a")}
+
+
+def test_masks_are_made_while_the_program_runs(masks: TokenMasks) -> None:
+    made = threading.Event()
+
+    class Noting:
+        def fill(self, output: Any, mask: Any, address: int) -> None:
+            mask[:] = mask_of([7], ROWS)
+            made.set()
+
+    class Waiting:
+        def run(self, step: Any) -> np.ndarray[Any, Any]:
+            assert made.wait(60), "no mask came while the program ran"
+            return np.zeros((1, ROWS), np.float32)
+
+    row = row_of(grammar="start: /a/")
+    row.matcher = Noting()  # type: ignore[assignment]
+    assert InNumpy(Waiting(), ROWS).run(None, [row], masks.begin([row])) == [Sampled(7)]  # type: ignore[arg-type]
 
 
 def test_a_panic_of_the_compiler_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
