@@ -19,7 +19,8 @@ from octavo.cli.refused import ALWAYS_ON, PERMISSIONS, REFUSED
 from octavo.protocol.wire import EngineInfo
 from octavo.server.anthropic_fields import MessagesRequest
 from octavo.server.app import build_app
-from octavo.server.requests import ChatRequest, CompletionRequest, TokenizeRequest
+from octavo.server.fields import FIRST_VERSION, REFUSED_AT, SINCE, WITHOUT_EFFECT
+from octavo.server.requests import LACKING, ChatRequest, CompletionRequest, TokenizeRequest
 from octavo.server.responses_fields import ResponsesRequest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -162,6 +163,26 @@ def off_table(off_values: Mapping[str, tuple[Any, ...]]) -> str:
     )
 
 
+def matrix(document: dict[str, Any]) -> str:
+    """What each route that takes a body does with each field that any of them knows, and since when."""
+    found: dict[str, dict[str, str]] = {}
+    routes = []
+    for path, methods in document["paths"].items():
+        body = methods.get("post", {}).get("requestBody")
+        if body is None:
+            continue
+        routes.append(path)
+        name = body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+        for field, schema in document["components"]["schemas"][name]["properties"].items():
+            off = schema.get("description") == LACKING or field in REFUSED_AT.get(path, ())
+            found.setdefault(field, {})[path] = "refused" if off else "no effect" if field in WITHOUT_EFFECT else "acts"
+    rows = [
+        [f"`{field}`", *(states.get(route, "–") for route in routes), SINCE.get(field, FIRST_VERSION)]
+        for field, states in sorted(found.items())
+    ]
+    return table(["field", *(f"`{route}`" for route in routes), "since"], rows)
+
+
 def shared_off() -> dict[str, tuple[Any, ...]]:
     """What completions and chat both lack."""
     chat = ChatRequest.off_values
@@ -177,7 +198,11 @@ def api_page() -> str:
 
     document = build_app(llm, ServerOptions()).openapi()
     schemas = document["components"]["schemas"]
-    routes = [[f"`{m.upper()} {p}`", str(entry["summary"])] for p, methods in document["paths"].items() for m, entry in methods.items()]
+    routes = [
+        [f"`{m.upper()} {p}`", str(entry["summary"]), SINCE.get(p, FIRST_VERSION)]
+        for p, methods in document["paths"].items()
+        for m, entry in methods.items()
+    ]
     queries = [
         [f"`{m.upper()} {p}`", f"`{query['name']}`", kind_of(query["schema"], schemas), str(query["schema"].get("default", ""))]
         for p, methods in document["paths"].items()
@@ -198,11 +223,27 @@ def api_page() -> str:
     }
     return f"""{NOTICE}# HTTP API
 
-{table(["route", "what it does"], routes)}
+{table(["route", "what it does", "since"], routes)}
 `/openapi.json` describes them for tools, `/docs` for people. With `--api-key`, every route but `/health` wants
 `Authorization: Bearer KEY`. An unknown field, a wrong type or a value outside its limits is refused with an error that names the field:
 `{{"error": {{"message", "type", "param", "code"}}}}`. A field that is null counts as absent. [sampling.md](sampling.md) says what the
 sampling fields mean.
+
+## What becomes of a request
+
+| reply | when |
+| --- | --- |
+| 400 | a field is unknown (the error names the nearest known one), of the wrong type or outside its limits, or can't act here |
+| 401 | the API key is missing or wrong |
+| 404 | no such route, or no such model |
+| 408 | its time was over: `timeout` of the request or `--request-timeout`, in seconds from its arrival. A stream ends with this error |
+| 413 | the body is longer than `--max-body-size` |
+| 500 | it failed by itself, as on logits that are no numbers; others are unharmed |
+| 503 | `--max-queued-requests` sequences wait already, or the server stops (with `Retry-After`), or the engine has died |
+
+Its id is `request_id`, or the header `X-Request-Id`, which comes back with the reply and is part of the reply's `id`. On SIGTERM or SIGINT
+new requests get 503, `/health` too, and running ones `--shutdown-timeout` seconds to finish; a second signal ends them at once. A client
+that goes away ends its request.
 
 ## Parameters of the URL
 
@@ -257,6 +298,11 @@ continued. `count_tokens` takes the fields of the conversation: `messages`, `sys
 
 {fields_table(own(TokenizeRequest, schemas["TokenizeRequest"]), schemas["TokenizeRequest"], schemas)}
 {fields_table(schemas["DetokenizeRequest"]["properties"], schemas["DetokenizeRequest"], schemas)}
+## Every field of every route
+
+"refused" is by name, with 400, unless the value asks for nothing (below); "–" is an unknown field, which is refused as well.
+
+{matrix(document)}
 ## Fields that this version lacks
 
 They are refused by name unless their value asks for nothing, since many clients send them at their defaults.

@@ -72,6 +72,20 @@ CHAT_OFF: OffValues = {
 TOKENIZE_OFF: OffValues = dict(_CHAT_RENDERING)
 
 
+# Fields that are taken and change nothing that is computed: clients of OpenAI send them.
+WITHOUT_EFFECT = frozenset(
+    {
+        *("user", "metadata", "service_tier", "store", "safety_identifier"),
+        *("prompt_cache_key", "prompt_cache_retention", "cache_control"),
+    }
+)
+# Fields that a route shares with others and has no use for.
+REFUSED_AT: Mapping[str, tuple[str, ...]] = {"/generate": ("stream_options",)}
+# The version that a field, or a route, came with, where that is not the first one.
+FIRST_VERSION = "0.1.0"
+SINCE: Mapping[str, str] = {}
+
+
 def is_off(value: Any, off_values: tuple[Any, ...]) -> bool:
     """Whether `value` is null or one of `off_values`; 0 is not false, but 1 is 1.0."""
     return value is None or any(value == off and isinstance(value, bool) == isinstance(off, bool) for off in off_values)

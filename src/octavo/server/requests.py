@@ -258,9 +258,9 @@ class DetokenizeRequest(Body, kw_only=True):
     tokens: list[Annotated[int, Meta(ge=0)]]
 
 
+LACKING = "Not supported by this version: accepted only with a value that asks for nothing."
+
+
 def schema_of_off_values(off_values: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
     """JSON schema properties for fields that are accepted only with a value that turns them off."""
-    return {
-        name: {"enum": [None, *values], "description": "Not supported by this version: accepted only with a value that asks for nothing."}
-        for name, values in off_values.items()
-    }
+    return {name: {"enum": [None, *values], "description": LACKING} for name, values in off_values.items()}
