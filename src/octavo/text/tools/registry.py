@@ -20,7 +20,7 @@ TOOL_PARSERS: dict[str, type[ToolParser]] = {
 _SIGNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "hermes": (("<tool_call>", "</tool_call>", "tools"), ("<function=", "<arg_key>")),
     "mistral": (("[TOOL_CALLS]", "tools"), ()),
-    "llama3_json": (("<|python_tag|>", '"parameters": ', "tools"), ()),
+    "llama3_json": (("<|start_header_id|>", '"parameters": ', "tools"), ("<tool_call>",)),
 }
 
 
