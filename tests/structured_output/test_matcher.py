@@ -73,6 +73,23 @@ def test_grammars_are_kept_up_to_a_number() -> None:
     assert len(compiler) == 2
 
 
+def test_a_lexer_that_other_texts_have_filled_is_made_anew(monkeypatch: pytest.MonkeyPatch, compiler: GrammarCompiler) -> None:
+    """Each text needs less than half of the states that there may be, and all texts of a grammar share its lexer."""
+    monkeypatch.setattr("octavo.structured_output.compiler.MAX_LEXER_STATES", 300)
+    narrow = GrammarCompiler(vocabulary(), ROWS)
+    grammar = "start: /(a|b)*a(a|b){10}/"
+    made = random.Random(1)
+    for _ in range(8):
+        matcher, plenty, ids = narrow.matcher(grammar), compiler.matcher(grammar), []
+        for _ in range(90):
+            mask, same = (np.zeros(mask_words(ROWS), np.int32) for _ in range(2))
+            matcher.fill(ids, mask)
+            plenty.fill(ids, same)
+            assert np.array_equal(mask, same)
+            ids.append(made.choice(b"ab"))
+    assert len(narrow) == 1
+
+
 def test_a_model_without_an_end_token_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing ends"):
         GrammarCompiler(Vocabulary([b"a"], [], [7]), 3)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 # Grammars that are kept.
 MAX_COMPILED = 128
-# States that a grammar's lexer may come to have, at one to two kB each, however its texts go on.
-MAX_LEXER_STATES = 50_000
+# States that a grammar's lexer may come to have, at one to two kB each. All texts of a grammar share its lexer, which is made anew when it
+# has that many.
+MAX_LEXER_STATES = 20_000
 LONGEST_REASON = 500
 # What a grammar forces is left to the model to spell: only so are the tokens that it may take a property of the text alone.
 _NO_FORCING = '\n%llguidance {"no_forcing": true}'
@@ -48,16 +49,21 @@ class GrammarCompiler:
     def matcher(self, grammar: str) -> GrammarMatcher:
         """A matcher at the beginning of a text. Raises InvalidRequestError, with the reason, for a grammar that can't be compiled, or that
         has no text."""
-        return GrammarMatcher(self._of(grammar).deep_copy(), self._end_ids, self._vocab_size)
+        compiled = self._of(grammar)
+        return GrammarMatcher(compiled.deep_copy(), self._end_ids, self._vocab_size, partial(self._renewed, grammar, compiled))
 
     def check(self, grammar: str) -> None:
         """Raises what `matcher` raises."""
         self._of(grammar)
 
-    def _of(self, grammar: str) -> LLMatcher:
+    def _renewed(self, grammar: str, spent: LLMatcher) -> LLMatcher:
+        """Another matcher at the beginning of a text, with a lexer that is not the one of `spent`."""
+        return self._of(grammar, spent).deep_copy()
+
+    def _of(self, grammar: str, spent: LLMatcher | None = None) -> LLMatcher:
         with self._lock:
             found = self._compiled.get(grammar)
-            if found is not None:
+            if found is not None and found is not spent:
                 self._compiled.move_to_end(grammar)
                 return found
         # Others may ask for what is compiled meanwhile.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,8 +35,10 @@ class GrammarMatcher:
     Where a text may end the end tokens are among those that may come; after one nothing but end tokens may.
     """
 
-    def __init__(self, matcher: LLMatcher, end_ids: Sequence[int], vocab_size: int) -> None:
+    def __init__(self, matcher: LLMatcher, end_ids: Sequence[int], vocab_size: int, renew: Callable[[], LLMatcher] | None = None) -> None:
+        """`renew` gives another `matcher` at the beginning of the text, that has nothing behind it."""
         self._matcher = matcher
+        self._renew = renew
         self._end_ids = frozenset(end_ids)
         self._ends = mask_of(end_ids, vocab_size)
         self._taken = 0
@@ -48,19 +50,26 @@ class GrammarMatcher:
 
         Raises OctavoError with the reason if the grammar takes too much work from here on.
         """
+        place = mask.ctypes.data if address is None else address
+        self._take(output_ids)
+        if not self._ended:
+            self._matcher.unsafe_compute_mask_ptr(place, mask.nbytes)
+        if self._matcher.is_error() and self._renew is not None:
+            # What other texts left in the lexer that they share may be what was too much.
+            self._matcher, self._taken = self._renew(), 0
+            self._take(output_ids)
+            if not self._ended:
+                self._matcher.unsafe_compute_mask_ptr(place, mask.nbytes)
+        if self._matcher.is_error():
+            raise OctavoError(f"structured_outputs: the text can't go on: {self._matcher.get_error().strip()}")
+        if self._ended:
+            mask[:] = self._ends
+
+    def _take(self, output_ids: Sequence[int] | npt.NDArray[np.int32]) -> None:
         new = output_ids[self._taken :]
+        self._taken = len(output_ids)
         for token in new.tolist() if isinstance(new, np.ndarray) else new:
             if self._ended or token in self._end_ids:
                 self._ended = True
-            elif not self._matcher.consume_token(token):
-                raise self._failed()
-        self._taken = len(output_ids)
-        if self._ended:
-            mask[:] = self._ends
-            return
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data if address is None else address, mask.nbytes)
-        if self._matcher.is_error():
-            raise self._failed()
-
-    def _failed(self) -> OctavoError:
-        return OctavoError(f"structured_outputs: the text can't go on: {self._matcher.get_error().strip()}")
+            else:
+                self._matcher.consume_token(token)
