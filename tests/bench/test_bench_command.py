@@ -179,11 +179,11 @@ def test_a_servers_arguments_give_the_same_configuration_again():
     assert server_arguments(EngineConfig(seed=0)) == ["smollm2", "--seed", "0"]
     for pinned in (False, True):
         config = EngineConfig(
-            ModelConfig("m", "r", "d", 100, "vllm"),
+            ModelConfig("m", "r", "d", 100, "vllm", "float16"),
             CacheConfig(32, 0.3, 1 << 20, 7, False),
             SchedulerConfig(128, 4, "priority"),
             BackendConfig("reference", 1, pinned),
-            9,
+            seed=9,
         )
         assert "--no-enable-prefix-caching" in server_arguments(config)
         parsed = app.commands["serve"].make_context("serve", server_arguments(config)).params

@@ -179,11 +179,11 @@ def test_times_of_known_outputs():
 
 def test_every_engine_option_reaches_the_llm():
     config = EngineConfig(
-        ModelConfig("m", "r", "d", 100, "vllm"),
+        ModelConfig("m", "r", "d", 100, "vllm", "float16"),
         CacheConfig(32, 0.3, 1 << 20, 7, False, "float16", swap_space=1 << 21),
-        SchedulerConfig(128, 4, "priority", "recompute"),
+        SchedulerConfig(128, 4, "priority", "swap"),
         BackendConfig("reference", 1, False),
-        9,
+        seed=9,
     )
     arguments = llm_arguments(config)
     assert arguments == {
@@ -192,6 +192,7 @@ def test_every_engine_option_reaches_the_llm():
         "download_dir": "d",
         "max_model_len": 100,
         "generation_config": "vllm",
+        "dtype": "float16",
         "block_size": 32,
         "gpu_memory_utilization": 0.3,
         "kv_cache_memory_bytes": 1 << 20,
@@ -203,7 +204,7 @@ def test_every_engine_option_reaches_the_llm():
         "max_num_batched_tokens": 128,
         "max_num_seqs": 4,
         "scheduling_policy": "priority",
-        "preemption_mode": "recompute",
+        "preemption_mode": "swap",
         "backend": "reference",
         "threads": 1,
         "pin_threads": False,

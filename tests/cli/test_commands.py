@@ -72,7 +72,7 @@ def test_a_group_alone_shows_its_help_and_ends_with_2(args: list[str]):
         (["pull"], "octavo pull: Missing argument 'MODEL'."),
         (["pull", "a", "b"], "octavo pull: Got unexpected extra argument (b)"),
         (["serve", "--max-logprob", "3"], "octavo serve: No such option '--max-logprob'. Did you mean '--max-logprobs'?"),
-        (["serve", "--port", "x"], "octavo serve: Invalid value for '--port': 'x' is not a valid integer."),
+        (["serve", "--port", "x"], "octavo serve: Invalid value for '--port' / '--server-port': 'x' is not a valid integer."),
         (["serve", "--max-body-size", "x"], "octavo serve: Invalid value for '--max-body-size': 'x' is not a size; write it like 2GiB, "),
         (["serve", "a", "--model", "b"], "octavo serve: Invalid value: two models are named: a and b"),
         (["serve", "--tensor-parallel-size", "2"], "octavo serve: --tensor-parallel-size is not supported by this version of Octavo"),

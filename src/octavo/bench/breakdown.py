@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from octavo.api.llm import LLM
 from octavo.backends.base import StepInputs
 from octavo.backends.sampling import SamplingInputs, SamplingOutputs
@@ -96,11 +94,11 @@ class StepClock:
 
     def _separately(self, program: Any) -> Callable[[StepInputs, SamplingInputs], SamplingOutputs]:
         run = self._timed(program.run, "program")
-        sample = self._timed(program._native.sample, "sampler")
+        sample = self._timed(program.sample, "sampler")
 
         def run_and_sample(step: StepInputs, sampling: SamplingInputs) -> SamplingOutputs:
-            logits = run(step)
-            return SamplingOutputs(*sample(logits, sampling.rows.view(np.uint8), sampling.changed_ids, sampling.changed_counts))
+            outputs: SamplingOutputs = sample(run(step), sampling)
+            return outputs
 
         return run_and_sample
 
