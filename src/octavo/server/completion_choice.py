@@ -7,7 +7,7 @@ from msgspec import UNSET
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.server.context import ServerContext
 from octavo.server.generation import Job
-from octavo.server.logprobs import TextOffsets, completion_logprobs, echoed_logprobs, prompt_logprobs, spelling
+from octavo.server.logprobs import TextOffsets, completion_logprobs, echoed_logprobs, joined, prompt_logprobs, prompt_offsets, spelling
 from octavo.server.responses import CompletionChoice, CompletionLogprobs
 
 
@@ -21,8 +21,14 @@ class ChoiceWriter:
         self._tokenizer = ctx.llm.tokenizer
         self._spell = spelling(self._tokenizer, as_ids=job.tokens_as_ids)
         self._begun = False
-        echoed = () if job.echo else self._prompt.token_ids
-        self._offsets = TextOffsets(self._tokenizer, echoed, skip_special_tokens=job.skip_special_tokens, spaces=job.spaces)
+        self._echoed = self._echo() if job.echo else ""
+        self._offsets = TextOffsets(
+            self._tokenizer,
+            self._prompt.token_ids,
+            skip_special_tokens=job.skip_special_tokens,
+            spaces=job.spaces,
+            start=len(self._echoed),
+        )
 
     def write(self, request: RequestOutput, output: CompletionOutput) -> CompletionChoice:
         """The choice, or its next piece, as `output` has it; `request` is what that belongs to."""
@@ -32,7 +38,7 @@ class ChoiceWriter:
         if job.logprobs is not None:
             choice.logprobs = self._logprobs(request, output, job.logprobs, begins)
         if job.echo and begins:
-            choice.text = self._echo() + choice.text
+            choice.text = self._echoed + choice.text
         if job.prompt_logprobs is not None:
             choice.prompt_logprobs = prompt_logprobs(request.prompt_logprobs, job.prompt_logprobs)
         if job.return_token_ids:
@@ -41,13 +47,12 @@ class ChoiceWriter:
         return choice
 
     def _logprobs(self, request: RequestOutput, output: CompletionOutput, count: int, begins: bool) -> CompletionLogprobs:
+        logprobs = completion_logprobs(output.logprobs or [], self._spell, self._offsets.advance)
         if not (self._job.echo and begins):
-            return completion_logprobs(output.logprobs or [], self._spell, self._offsets)
-        echoed = echoed_logprobs(self._prompt.token_ids, request.prompt_logprobs or (), count, self._spell, self._offsets)
-        rest = completion_logprobs(output.logprobs or [], self._spell, self._offsets)
-        for name in CompletionLogprobs.__struct_fields__:
-            getattr(echoed, name).extend(getattr(rest, name))
-        return echoed
+            return logprobs
+        ids, text = self._prompt.token_ids, self._prompt.text
+        offsets = prompt_offsets(self._tokenizer, ids, text, skip_special_tokens=self._job.skip_special_tokens)
+        return joined(echoed_logprobs(ids, request.prompt_logprobs or (), count, self._spell, offsets), logprobs)
 
     def _echo(self) -> str:
         """The prompt's text: as it came, or of its tokens."""

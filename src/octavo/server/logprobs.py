@@ -36,11 +36,13 @@ def spelling(tokenizer: Tokenizer, *, as_ids: bool) -> Spell:
 
 class TextOffsets:
     """Where each token of a text starts, in characters; a character counts where its last byte comes. What is left out of the text, such as
-    special tokens, has no length. The text begins after `prompt_ids`."""
+    special tokens, has no length. The text begins after `prompt_ids`, which take `start` characters."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int], *, skip_special_tokens: bool, spaces: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool, spaces: bool = True, start: int = 0
+    ) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_ids, skip_special_tokens, spaces)
-        self._length = 0
+        self._length = start
 
     def advance(self, token_id: int) -> int:
         """The offset at which this token starts, which is the next one."""
@@ -49,15 +51,30 @@ class TextOffsets:
         return offset
 
 
-def completion_logprobs(positions: Sequence[PositionLogprobs], spell: Spell, offsets: TextOffsets) -> CompletionLogprobs:
-    """The legacy shape of `positions`, of which each lists first the token that is there."""
+def prompt_offsets(tokenizer: Tokenizer, prompt_ids: Sequence[int], text: str | None, *, skip_special_tokens: bool) -> list[int]:
+    """Where each token of a prompt starts in its `text`, or, if that is None, in what its tokens read as."""
+    before, after, skip = 0, 0, skip_special_tokens
+    if text is not None:
+        # A text reads as it was sent, special tokens that it spells included; those that were put around it have no place in it.
+        plain = tokenizer.encode(text, False)
+        places = range(len(prompt_ids) - len(plain) + 1)
+        found = next((place for place in places if list(prompt_ids[place : place + len(plain)]) == plain), None)
+        if found is not None:
+            before, after, skip = found, len(prompt_ids) - found - len(plain), False
+    offsets = TextOffsets(tokenizer, skip_special_tokens=skip)
+    inside = [offsets.advance(token_id) for token_id in prompt_ids[before : len(prompt_ids) - after]]
+    return [0] * before + inside + [len(text or "")] * after
+
+
+def completion_logprobs(positions: Sequence[PositionLogprobs], spell: Spell, offset: Callable[[int], int]) -> CompletionLogprobs:
+    """The legacy shape of `positions`, of which each lists first the token that is there, at the `offset` of that."""
     result = CompletionLogprobs([], [], [], [])
     for position in positions:
         strings: dict[str, float] = {}
         for index, (token_id, logprob) in enumerate(position.items()):
             text = spell(token_id)
             if index == 0:
-                result.text_offset.append(offsets.advance(token_id))
+                result.text_offset.append(offset(token_id))
                 result.tokens.append(text)
                 result.token_logprobs.append(finite(logprob.logprob))
             # Two ids may read alike; the likelier one stands.
@@ -67,15 +84,20 @@ def completion_logprobs(positions: Sequence[PositionLogprobs], spell: Spell, off
 
 
 def echoed_logprobs(
-    prompt_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], count: int, spell: Spell, offsets: TextOffsets
+    prompt_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], count: int, spell: Spell, offsets: list[int]
 ) -> CompletionLogprobs:
     """The legacy shape of a prompt's `positions`, with the `count` most likely tokens at each; nothing is known of the first."""
-    result = CompletionLogprobs([offsets.advance(prompt_ids[0])], [None], [spell(prompt_ids[0])], [None])
+    given = iter(offsets[1:])
     known = [first(position, count) for position in positions if position is not None]
-    rest = completion_logprobs(known, spell, offsets)
+    result = CompletionLogprobs([offsets[0]], [None], [spell(prompt_ids[0])], [None])
+    return joined(result, completion_logprobs(known, spell, lambda _: next(given)))
+
+
+def joined(one: CompletionLogprobs, other: CompletionLogprobs) -> CompletionLogprobs:
+    """`one`, followed by `other`."""
     for name in CompletionLogprobs.__struct_fields__:
-        getattr(result, name).extend(getattr(rest, name))
-    return result
+        getattr(one, name).extend(getattr(other, name))
+    return one
 
 
 def first(position: PositionLogprobs, count: int) -> PositionLogprobs:
