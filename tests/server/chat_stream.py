@@ -25,6 +25,17 @@ async def ask_chunks(client: httpx.AsyncClient, **fields: Any) -> list[dict[str,
     return events(reply.text)
 
 
+def typed_events(reply: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a reply, each of which must be of the type that it is announced as."""
+    assert reply.headers["content-type"].startswith("text/event-stream"), reply.text
+    found = []
+    for block in reply.text.split("\n\n")[:-1]:
+        name, data = block.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
 def assembled(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     """The message and the finish reason that `chunks` of one choice make, in the shape of a whole choice."""
     message: dict[str, Any] = {"content": "", "refusal": None}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
 import httpx
 import pytest
+from chat_stream import typed_events
 from fake_llm import REPLY, FakeLLM
 from live_server import LiveServer
 from test_chat_tools import CALL
@@ -30,13 +30,7 @@ async def ask(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
 
 async def ask_events(client: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]:
     reply = await client.post("/v1/messages", json={**BASE, "stream": True, **fields})
-    assert reply.headers["content-type"].startswith("text/event-stream"), reply.text
-    found = []
-    for block in reply.text.split("\n\n")[:-1]:
-        name, data = block.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
+    return typed_events(reply)
 
 
 def refused(reply: httpx.Response, status: int, kind: str, *words: str) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from chat_stream import typed_events
 from error_shape import check
 from fake_llm import REPLY, FakeLLM
 from live_server import LiveServer
@@ -30,12 +30,7 @@ async def ask(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
 
 async def ask_events(client: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]:
     reply = await client.post("/v1/responses", json={"input": "Hi", "stream": True, **fields})
-    assert reply.headers["content-type"].startswith("text/event-stream"), reply.text
-    found = []
-    for block in reply.text.split("\n\n")[:-1]:
-        name, data = block.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
+    found = typed_events(reply)
     assert [each["sequence_number"] for each in found] == list(range(len(found)))
     return found
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
-from octavo.utils.nearest import did_you_mean
+from octavo.server.items import check_keys, string_of
 
 _TEXT_KEYS = ("type", "text", "cache_control", "citations")
 
@@ -23,7 +23,7 @@ def messages_of(turns: list[dict[str, Any]], system: str | list[dict[str, Any]] 
 
 
 def _turn(turn: dict[str, Any], path: str) -> list[dict[str, Any]]:
-    _check_keys(turn, ("role", "content"), path)
+    check_keys(turn, ("role", "content"), path)
     role, content = turn.get("role"), turn.get("content")
     if role not in ("user", "assistant", "system"):
         shown = repr(role) if isinstance(role, str) else "another kind of value"
@@ -45,8 +45,8 @@ def _assistant(blocks: list[Any], path: str) -> list[dict[str, Any]]:
             case "text":
                 texts.append(_text(block, place))
             case "thinking":
-                _check_keys(block, ("type", "thinking", "signature"), place)
-                thoughts.append(_string(block, "thinking", place))
+                check_keys(block, ("type", "thinking", "signature"), place)
+                thoughts.append(string_of(block, "thinking", place))
             case "tool_use":
                 calls.append(_call(block, place))
             case kind:
@@ -80,20 +80,20 @@ def _others(blocks: list[Any], role: str, path: str) -> list[dict[str, Any]]:
 
 
 def _call(block: dict[str, Any], path: str) -> dict[str, Any]:
-    _check_keys(block, ("type", "id", "name", "input", "cache_control", "caller"), path)
+    check_keys(block, ("type", "id", "name", "input", "cache_control", "caller"), path)
     if not isinstance(block.get("input"), dict):
         raise InvalidRequestError(f"{path}.input: must be an object.", param=f"{path}.input")
-    function = {"name": _string(block, "name", path), "arguments": json.dumps(block["input"], ensure_ascii=False)}
-    return {"id": _string(block, "id", path), "type": "function", "function": function}
+    function = {"name": string_of(block, "name", path), "arguments": json.dumps(block["input"], ensure_ascii=False)}
+    return {"id": string_of(block, "id", path), "type": "function", "function": function}
 
 
 def _result(block: dict[str, Any], path: str) -> dict[str, Any]:
-    _check_keys(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), path)
+    check_keys(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), path)
     content = block.get("content")
     text = content if isinstance(content, str) else _texts(content or [], f"{path}.content")
     if block.get("is_error"):
         text = f"Error: {text}"
-    return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", path), "content": text}
+    return {"role": "tool", "tool_call_id": string_of(block, "tool_use_id", path), "content": text}
 
 
 def _texts(blocks: Any, path: str) -> str:
@@ -116,21 +116,8 @@ def _kind(block: Any, path: str) -> Any:
 
 
 def _text(block: dict[str, Any], path: str) -> str:
-    _check_keys(block, _TEXT_KEYS, path)
-    return _string(block, "text", path)
-
-
-def _string(block: dict[str, Any], key: str, path: str) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise InvalidRequestError(f"{path}.{key}: must be a string.", param=f"{path}.{key}")
-    return value
-
-
-def _check_keys(block: dict[str, Any], known: tuple[str, ...], path: str) -> None:
-    for key in block:
-        if key not in known:
-            raise InvalidRequestError(f"{path}.{key}: unknown field{did_you_mean(key, known) or '.'}", param=f"{path}.{key}")
+    check_keys(block, _TEXT_KEYS, path)
+    return string_of(block, "text", path)
 
 
 def _unsupported(kind: Any, known: str, path: str) -> InvalidRequestError:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import RequestOutput
 from octavo.server.answers import AnswerReader
 from octavo.server.anthropic_fields import (
@@ -24,15 +22,16 @@ from octavo.server.anthropic_fields import (
 )
 from octavo.server.anthropic_input import messages_of
 from octavo.server.anthropic_objects import MessageObject, MessageUsage, TokenCount, anthropic_error
-from octavo.server.anthropic_writer import Event, MessageWriter
+from octavo.server.anthropic_writer import MessageWriter
 from octavo.server.body import parse, read_json_object
 from octavo.server.chat import ChatJob, prepare_chat
 from octavo.server.context import ServerContext
 from octavo.server.errors import describe, json_response
 from octavo.server.generation import begin, collect
+from octavo.server.own_paths import own_paths
 from octavo.server.rendering import render
 from octavo.server.requests import ChatRequest
-from octavo.server.streaming import EventStream, chain
+from octavo.server.streaming import EventStream, chain, typed_event
 from octavo.server.tool_fields import ChosenFunction, FunctionDefinition, NamedToolChoice, Tool, ToolChoice
 from octavo.server.tool_use import tool_use
 from octavo.server.usage import UsageCounter
@@ -44,7 +43,7 @@ _PATHS = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences", "tool
 async def create_message(ctx: ServerContext, request: Request) -> Response:
     """Answers with the assistant's next message, whole or as events."""
     body = parse(await read_json_object(request, ctx.options.max_body_bytes), MessagesRequest)
-    with _own_paths():
+    with own_paths(_PATHS):
         chat = await prepare_chat(ctx, request, _answerable(body), "msg")
         reader = AnswerReader(chat.form)
         writer = MessageWriter(_message(chat), reader.new_call_id)
@@ -62,23 +61,10 @@ async def count_tokens(ctx: ServerContext, request: Request) -> Response:
     """Answers with how many tokens a conversation has."""
     body = parse(await read_json_object(request, ctx.options.max_body_bytes), CountTokensRequest)
     ctx.model_name(body.model)
-    with _own_paths():
+    with own_paths(_PATHS):
         chat = _as_chat(body)
         rendered = await render(ctx, chat, tools=tool_use(ctx, chat).told)
     return json_response(TokenCount(len(rendered.token_ids)))
-
-
-@contextmanager
-def _own_paths() -> Iterator[None]:
-    """Names fields at fault as /v1/messages has them."""
-    try:
-        yield
-    except InvalidRequestError as error:
-        ours = _PATHS.get(error.param or "")
-        if ours is not None and error.param is not None:
-            error.message = error.message.replace(error.param, ours, 1)
-            error.param = ours
-        raise
 
 
 def _answerable(body: MessagesRequest) -> ChatRequest:
@@ -140,20 +126,16 @@ async def _events(
         if not opened:
             opened = True
             for each in writer.opening(counter.usage()):
-                yield _written(each)
+                yield typed_event(each)
         for delta in output.outputs:
             pieces = reader.feed(delta.text)
             if delta.finish_reason is not None:
                 pieces += reader.finish()
             for each in writer.add(pieces):
-                yield _written(each)
+                yield typed_event(each)
             if delta.finish_reason is not None:
                 for each in writer.closing(reader.finish_reason(delta.finish_reason), delta.stop_reason, counter.usage()):
-                    yield _written(each)
-
-
-def _written(event: Event) -> bytes:
-    return f"event: {event['type']}\ndata: ".encode() + msgspec.json.encode(event) + b"\n\n"
+                    yield typed_event(each)
 
 
 class MessageStream(EventStream):
@@ -164,4 +146,4 @@ class MessageStream(EventStream):
     def failed(self, failure: BaseException) -> bytes:
         """The event of an error."""
         status, body = describe(failure)
-        return _written(msgspec.to_builtins(anthropic_error(status, body.error.message)))
+        return typed_event(msgspec.to_builtins(anthropic_error(status, body.error.message)))

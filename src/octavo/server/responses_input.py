@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
-from octavo.utils.nearest import did_you_mean
+from octavo.server.items import check_keys, string_of
 
 # Keys of items and parts that say nothing to the model; clients send back what they got.
 _SILENT = ("id", "status", "phase")
@@ -62,7 +62,7 @@ class _Items:
         return self._open
 
     def _message(self, item: dict[str, Any], path: str) -> None:
-        _check_keys(item, ("type", "role", "content"), path)
+        check_keys(item, ("type", "role", "content", *_SILENT), path)
         content = _text(item.get("content"), f"{path}.content")
         if item.get("role") != "assistant":
             self._open = None
@@ -73,15 +73,15 @@ class _Items:
         self._assistant()["content"] = content
 
     def _call(self, item: dict[str, Any], path: str) -> None:
-        _check_keys(item, ("type", "call_id", "name", "arguments"), path)
-        call_id, name, arguments = (_string(item, key, path) for key in ("call_id", "name", "arguments"))
+        check_keys(item, ("type", "call_id", "name", "arguments", *_SILENT), path)
+        call_id, name, arguments = (string_of(item, key, path) for key in ("call_id", "name", "arguments"))
         self._calls.add(call_id)
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._assistant().setdefault("tool_calls", []).append(call)
 
     def _output(self, item: dict[str, Any], path: str) -> None:
-        _check_keys(item, ("type", "call_id", "output"), path)
-        call_id = _string(item, "call_id", path)
+        check_keys(item, ("type", "call_id", "output", *_SILENT), path)
+        call_id = string_of(item, "call_id", path)
         if call_id not in self._calls:
             raise InvalidRequestError(
                 f"{path}.call_id: no function_call before it has this id; nothing is stored, so the input must hold the call.",
@@ -91,7 +91,7 @@ class _Items:
         self.messages.append({"role": "tool", "tool_call_id": call_id, "content": _text(item.get("output"), f"{path}.output")})
 
     def _reasoning(self, item: dict[str, Any], path: str) -> None:
-        _check_keys(item, ("type", "summary", "content", "encrypted_content"), path)
+        check_keys(item, ("type", "summary", "content", "encrypted_content", *_SILENT), path)
         if item.get("encrypted_content"):
             raise InvalidRequestError(
                 f"{path}.encrypted_content: is not supported by this version of Octavo.", param=f"{path}.encrypted_content"
@@ -101,19 +101,6 @@ class _Items:
         if text:
             self._assistant()["reasoning_content"] = text
             self._assistant()["content"] = None
-
-
-def _check_keys(item: dict[str, Any], known: tuple[str, ...], path: str) -> None:
-    for key in item:
-        if key not in known and key not in _SILENT:
-            raise InvalidRequestError(f"{path}.{key}: unknown field{did_you_mean(key, (*known, *_SILENT)) or '.'}", param=f"{path}.{key}")
-
-
-def _string(item: dict[str, Any], key: str, path: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise InvalidRequestError(f"{path}.{key}: must be a string.", param=f"{path}.{key}")
-    return value
 
 
 def _text(value: Any, path: str, kinds: tuple[str, ...] = _TEXT_PARTS) -> str:
@@ -131,6 +118,6 @@ def _text(value: Any, path: str, kinds: tuple[str, ...] = _TEXT_PARTS) -> str:
             raise InvalidRequestError(
                 f"{place}.type: only {' and '.join(kinds[:2])} are supported, not {shown:.60}.", param=f"{place}.type"
             )
-        _check_keys(part, ("type", "text", "annotations", "logprobs"), place)
-        texts.append(_string(part, "text", place))
+        check_keys(part, ("type", "text", "annotations", "logprobs", *_SILENT), place)
+        texts.append(string_of(part, "text", place))
     return "\n".join(texts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from octavo.server.chat import ChatJob, prepare_chat
 from octavo.server.context import ServerContext
 from octavo.server.errors import ErrorBody, ErrorDetail, describe, json_response
 from octavo.server.generation import begin, collect
+from octavo.server.own_paths import own_paths
 from octavo.server.requests import ChatRequest, JsonObjectFormat, JsonSchema, JsonSchemaFormat, TextFormat
 from octavo.server.responses import Usage
 from octavo.server.responses_fields import ResponseFunctionChoice, ResponsesRequest, SchemaFormat
@@ -32,7 +32,7 @@ from octavo.server.responses_objects import (
     ResponseUsage,
 )
 from octavo.server.responses_writer import Event, ResponseWriter
-from octavo.server.streaming import EventStream, chain
+from octavo.server.streaming import EventStream, chain, typed_event
 from octavo.server.tool_fields import ChosenFunction, FunctionDefinition, NamedToolChoice, Tool
 from octavo.server.usage import UsageCounter
 
@@ -68,7 +68,7 @@ async def create_response(ctx: ServerContext, request: Request) -> Response:
         if name in raw:
             raise InvalidRequestError(f"{name}: unknown field; /v1/responses calls it {ours}.", param=name)
     body = parse(raw, ResponsesRequest)
-    with _own_paths():
+    with own_paths(_PATHS):
         chat = await prepare_chat(ctx, request, _as_chat(body), "resp")
         response = _response(ctx, body, chat)
         reader = AnswerReader(chat.form)
@@ -88,21 +88,6 @@ async def get_response(ctx: ServerContext, request: Request) -> Response:
     """Nothing: responses are not kept."""
     detail = ErrorDetail("This server stores no responses, so none can be fetched by its id.", "not_found_error", "response_id")
     return json_response(ErrorBody(detail), 404)
-
-
-@contextmanager
-def _own_paths() -> Iterator[None]:
-    """Names fields at fault as /v1/responses has them."""
-    try:
-        yield
-    except InvalidRequestError as error:
-        for theirs, ours in _PATHS.items():
-            param = error.param or ""
-            if param == theirs or param.startswith(f"{theirs}."):
-                error.param = ours + param[len(theirs) :]
-                error.message = error.message.replace(param, error.param, 1)
-                break
-        raise
 
 
 def _as_chat(body: ResponsesRequest) -> ChatRequest:
@@ -185,7 +170,7 @@ async def _events(
     token_ids: list[int] = []
     finish_reason: str | None = None
     for each in writer.opening():
-        yield _written(each)
+        yield typed_event(each)
     async for index, output in chain(first, rest):
         counter.add(index, output)
         for delta in output.outputs:
@@ -195,13 +180,9 @@ async def _events(
             if delta.finish_reason is not None:
                 pieces += reader.finish()
             for each in writer.add(pieces):
-                yield _written(each)
+                yield typed_event(each)
     for each in _end(writer, finish_reason, counter.usage(), count_reasoning_tokens(chat.form, ctx.llm.tokenizer, token_ids)):
-        yield _written(each)
-
-
-def _written(event: Event) -> bytes:
-    return f"event: {event['type']}\ndata: ".encode() + msgspec.json.encode(event) + b"\n\n"
+        yield typed_event(each)
 
 
 class ResponseStream(EventStream):
@@ -219,4 +200,4 @@ class ResponseStream(EventStream):
         """The events of a failure."""
         error = describe(failure)[1].error
         self._writer.response.error = ResponseFailure("server_error", error.message)
-        return b"".join(map(_written, self._writer.closing("failed")))
+        return b"".join(map(typed_event, self._writer.closing("failed")))

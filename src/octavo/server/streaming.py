@@ -31,6 +31,11 @@ def event(value: object) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
+def typed_event(value: dict[str, Any]) -> bytes:
+    """`value`, which has a type, as one server-sent event of that type."""
+    return f"event: {value['type']}\ndata: ".encode() + msgspec.json.encode(value) + b"\n\n"
+
+
 def closing_error() -> OverloadedError:
     """What a request gets that could not finish before the server stops."""
     return OverloadedError("The server is shutting down; the request was ended before it finished.")
