@@ -63,6 +63,23 @@ def test_json_is_json(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
+    ("structured", "message"),
+    [
+        ({"json": {"type": "objec"}}, "structured_outputs.json can't be used: Invalid type: objec"),
+        ({"json": {"type": "integer", "minimum": 5, "maximum": 3}}, "Unsatisfiable schema: minimum (5) is greater than maximum (3)"),
+        ({"regex": "a(?=b)"}, "error: look-around, including look-ahead and look-behind, is not supported"),
+        ({"grammar": 'start: "a"\n  | nowhere'}, 'at 2(5): unknown name: "nowhere"\n   1 | start: "a"\n   2 |   | nowhere\n'),
+    ],
+)
+def test_reasons_speak_of_what_was_given(llm: LLM, structured: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        generate(llm, structured)
+    assert message in caught.value.message
+    assert ("start:" in caught.value.message) is ("grammar" in structured)
+    assert caught.value.message.endswith(message) or "grammar" in structured
+
+
+@pytest.mark.parametrize(
     ("structured", "param"),
     [
         ({"json": {"type": "objec"}}, "json"),

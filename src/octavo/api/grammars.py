@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -12,6 +13,9 @@ from octavo.protocol.vocabulary import Vocabulary
 from octavo.structured_output.compiler import GrammarCompiler
 from octavo.structured_output.grammar import grammar_of
 from octavo.text.tokenizer import Tokenizer
+
+# Where in the grammar that was made of a schema or an expression the fault is, which its author has never seen.
+_WRAPPING = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?|\n +\d+ \| .*", re.DOTALL)
 
 
 class Grammars:
@@ -53,5 +57,6 @@ class Grammars:
         try:
             self._compiler.check(grammar)
         except InvalidRequestError as error:
-            raise InvalidRequestError(f"{field} {error.message}", param=field) from None
+            message = error.message if params.grammar is not None else _WRAPPING.sub("", error.message)
+            raise InvalidRequestError(f"{field} {message}", param=field) from None
         return grammar
