@@ -19,8 +19,8 @@ INTRODUCTION = """\
 # Benchmarks
 
 Written by `benchmarks/compare.py` ([how it measures](../benchmarks/README.md)). All contenders ran SmolLM2-135M-Instruct, the same weights
-in each one's own form, in one run on one machine, by turns: each round starts every contender anew, and figures are medians over rounds,
-with the least and the greatest beside them. Answers are greedy and never end early.
+in each one's own form, in one run on one machine, by turns: each round starts every contender anew, and figures are {rounds}.
+Answers are greedy and never end early.
 """
 
 
@@ -61,7 +61,13 @@ def draw(results: dict[str, Any], folder: Path, environments: Environments) -> l
 def page_text(results: dict[str, Any], drawn: list[tuple[str, str]], notes: tables.Notes, problems: list[str]) -> str:
     """The page; failures end as notes below."""
     machine = results["machine"]
-    parts = [INTRODUCTION.strip()]
+    most = max((len(each["rounds"]) for each in results["contenders"].values()), default=0)
+    rounds = (
+        "medians over rounds, with the least and the greatest beside them"
+        if most > 1
+        else "those of one round, so that some are off by a tenth"
+    )
+    parts = [INTRODUCTION.format(rounds=rounds).strip()]
     if results["quick"]:
         parts.append("**A quick run: a few short requests, to see that everything runs. None of these figures can be quoted.**")
     parts.append(

@@ -24,7 +24,7 @@ def part_of(results: dict[str, Any]) -> str:
         rows.append([f"best peer, {kind}", *(_best(results, measure, wide) for measure in MEASURES)])
     sentence = (
         f"SmolLM2-135M-Instruct on {machine['cores']} cores ({machine['processor']}), {results['time'][:10]}; in brackets, how many times "
-        f"the best peer. [All figures, and how to repeat them](docs/benchmarks.md)."
+        f"as fast as the best peer. [All figures, and how to repeat them](docs/benchmarks.md)."
     )
     return "\n".join([BEGIN, markdown(["", *(HEADS[measure] for measure in MEASURES)], rows), "", sentence, END])
 

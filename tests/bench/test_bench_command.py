@@ -14,7 +14,7 @@ from octavo.bench.server_process import ServerProcess, cpu_seconds, memory_of
 from octavo.cli.app import app
 from octavo.cli.bench import server_arguments
 from octavo.cli.flags import engine_config
-from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, StructuredOutputsConfig
 from octavo.protocol.errors import EngineDeadError
 
 BENCH = [sys.executable, "-m", "octavo", "bench"]
@@ -117,6 +117,9 @@ def test_errors_are_one_sentence(args, words):
         (["throughput", "--prefix-len", "9"], "--prefix-len has no meaning with chat64"),
         (["serve", "--api-key", "x"], "--api-key has no meaning without --url"),
         (["latency", "a", "--model", "b"], "two models are named"),
+        (["serve", "--vocab-size", "100"], "--vocab-size has no meaning with chat64"),
+        (["memory", "--trace", "chat64", "--num-prompts", "9"], "--num-prompts has no meaning without --trace log-normal"),
+        (["throughput", "--scheduling-policy", "priority"], "--scheduling-policy"),
     ],
 )
 def test_wrong_usage_ends_with_2(args, words):
@@ -183,7 +186,8 @@ def test_a_servers_arguments_give_the_same_configuration_again():
             CacheConfig(32, 0.3, 1 << 20, 7, False),
             SchedulerConfig(128, 4, "priority"),
             BackendConfig("reference", 1, pinned),
-            seed=9,
+            StructuredOutputsConfig(1024, 5),
+            9,
         )
         assert "--no-enable-prefix-caching" in server_arguments(config)
         parsed = app.commands["serve"].make_context("serve", server_arguments(config)).params

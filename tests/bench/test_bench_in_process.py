@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 from machines import ROUND, measured_round
 
+from octavo.api.arguments import FIELDS
 from octavo.api.llm import LLM
 from octavo.bench.breakdown import PARTS, StepClock, breakdown, parts_of
 from octavo.bench.latency import LatencyOptions, run_latency
 from octavo.bench.session import Session, greedy, llm_arguments
 from octavo.bench.throughput import ThroughputOptions, gauges, run_throughput, times
-from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, StructuredOutputsConfig
 from octavo.protocol.errors import ConfigError
 from octavo.protocol.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from octavo.protocol.wire import EngineStats
@@ -183,7 +184,8 @@ def test_every_engine_option_reaches_the_llm():
         CacheConfig(32, 0.3, 1 << 20, 7, False, "float16", swap_space=1 << 21),
         SchedulerConfig(128, 4, "priority", "swap"),
         BackendConfig("reference", 1, False),
-        seed=9,
+        StructuredOutputsConfig(1024, 5),
+        9,
     )
     arguments = llm_arguments(config)
     assert arguments == {
@@ -208,7 +210,8 @@ def test_every_engine_option_reaches_the_llm():
         "backend": "reference",
         "threads": 1,
         "pin_threads": False,
+        "max_grammar_size": 1024,
+        "max_compiled_grammars": 5,
         "seed": 9,
     }
-    names = LLM.__init__.__annotations__
-    assert arguments.keys() <= names.keys()
+    assert arguments.keys() <= {*LLM.__init__.__annotations__, *FIELDS}

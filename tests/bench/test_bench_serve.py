@@ -8,6 +8,7 @@ from fake_openai import DONE, choice, chunk, event, fake_openai, good, plain, st
 
 from octavo.bench.load import BenchError, Form, Load, Outcome
 from octavo.bench.serve import ServeOptions, as_text, describe_load, run_serve
+from octavo.bench.statistics import poisson_arrivals
 from octavo.protocol.errors import ConfigError
 
 SMALL = {"workload": "random", "num_prompts": 6, "input_len": 10, "output_len": 4, "warmup": 0}
@@ -61,9 +62,11 @@ def test_no_more_requests_than_clients_at_once(clients):
 
 def test_requests_arrive_one_after_another():
     with fake_openai() as server:
-        results, report = run(server, rate=200.0, num_prompts=5)
+        results, report = run(server, rate=50.0, num_prompts=5)
     assert results["completed"] == 5
-    assert report.settings["rate"] == 200.0
+    assert report.settings["rate"] == 50.0
+    # The last one is sent no sooner than it arrives.
+    assert results["seconds"] >= poisson_arrivals(5, 50.0, 0)[-1] > 0.02
 
 
 def test_words_for_a_server_that_takes_no_ids():

@@ -26,7 +26,7 @@ _RENAMED = {"kv_cache_memory": "kv_cache_memory_bytes", "num_blocks_override": "
 def llm_arguments(config: EngineConfig) -> dict[str, Any]:
     """The arguments of LLM that give it `config`."""
     arguments: dict[str, Any] = {"seed": config.seed}
-    for part in (config.model, config.cache, config.scheduler, config.backend):
+    for part in (config.model, config.cache, config.scheduler, config.backend, config.structured_outputs):
         arguments |= {_RENAMED.get(f.name, f.name): getattr(part, f.name) for f in fields(part)}
     return arguments
 

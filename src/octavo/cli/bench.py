@@ -81,7 +81,6 @@ _ENGINE: dict[str, tuple[Any, Any]] = {
     "enable_prefix_caching": (flags.EnablePrefixCaching, _WITHOUT_CACHE.cache.enable_prefix_caching),
     "max_num_batched_tokens": (flags.MaxNumBatchedTokens, flags.SCHEDULER.max_num_batched_tokens),
     "max_num_seqs": (flags.MaxNumSeqs, flags.SCHEDULER.max_num_seqs),
-    "scheduling_policy": (flags.SchedulingPolicy, flags.SCHEDULER.scheduling_policy),
     "backend": (flags.Backend, flags.BACKEND.backend),
     "threads": (flags.Threads, flags.BACKEND.threads),
     "pin_threads": (flags.PinThreads, flags.BACKEND.pin_threads),
@@ -230,6 +229,8 @@ def serve(
         fail(f"{lost[0]} has no meaning with --url: the server has its own settings", USAGE)
     if api_key and not url:
         fail("--api-key has no meaning without --url", USAGE)
+    if vocab_size is not None and workload == "chat64":
+        fail("--vocab-size has no meaning with chat64, whose prompts are given; add --workload random", USAGE)
     check_target(json_file)
     options = ServeOptions(
         url=url,
@@ -288,7 +289,9 @@ def memory(
     full_requests: Annotated[
         int, Option(least=1, metavar="N", help="KV memory: what N requests of the maximum length take.", panel=_BENCH)
     ] = 4,
-    num_prompts: Annotated[int, Option(least=1, metavar="N", help="Requests of the log-normal trace.", panel=_BENCH)] = 64,
+    num_prompts: Annotated[
+        int | None, Option(least=1, metavar="N", help="Requests of the log-normal trace. Default: 64.", panel=_BENCH)
+    ] = None,
     iterations: Iterations = 1,
     json_file: Json = None,
     plot_file: Annotated[str | None, Option("--plot", metavar="FILE", help="Draw the figures there, as SVG.", panel=_BENCH)] = None,
@@ -302,8 +305,11 @@ def memory(
 
     check_target(json_file)
     check_target(plot_file, "plot_file")
-    given = {"traces": tuple(traces)} if traces else {}
-    options = MemoryOptions(**given, full_requests=full_requests, num_prompts=num_prompts, iterations=iterations, seed=config.seed or 0)
+    if num_prompts is not None and traces and "log-normal" not in traces:
+        fail("--num-prompts has no meaning without --trace log-normal", USAGE)
+    given: dict[str, Any] = {"traces": tuple(traces)} if traces else {}
+    given |= {"num_prompts": num_prompts} if num_prompts else {}
+    options = MemoryOptions(**given, full_requests=full_requests, iterations=iterations, seed=config.seed or 0)
     report = run_memory(config, options, quiet=json_file == "-")
     publish(report, json_file)
     if plot_file is not None:
@@ -382,7 +388,7 @@ def server_arguments(config: EngineConfig, defaults: EngineConfig | None = None)
     """What follows `octavo serve` for an engine of this configuration, where it differs from `defaults`, by default the server's own."""
     arguments = [config.model.model, "--seed", str(config.seed)] if config.seed is not None else [config.model.model]
     defaults = defaults or EngineConfig()
-    for part in ("model", "cache", "scheduler", "backend"):
+    for part in ("model", "cache", "scheduler", "backend", "structured_outputs"):
         for each in fields(getattr(config, part)):
             value = getattr(getattr(config, part), each.name)
             if each.name != "model" and value != getattr(getattr(defaults, part), each.name):

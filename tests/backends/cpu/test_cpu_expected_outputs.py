@@ -18,8 +18,11 @@ from cpu_models import Sequence, advance
 
 from octavo.backends.cpu.backend import CpuBackend
 from octavo.backends.cpu.program import CpuProgram
+from octavo.backends.reference.kv_cache import FORMATS
 from octavo.loading.open import open_checkpoint
 from octavo.models.registry import build_model
+from octavo.quantization.decode import decode
+from octavo.quantization.tensor import CheckpointTensor
 
 native = pytest.importorskip("octavo._native", reason="Octavo was installed without a C++ compiler")
 
@@ -116,6 +119,26 @@ def test_types_of_the_cache_keep_the_perplexity(fixtures_dir: Path, smollm2_path
     ratio = perplexity_ratio(program, expected)
     print(f"{kv_cache_dtype}: {ratio - 1:+.2%}")
     assert abs(ratio - 1) < limit
+    program.close()
+
+
+@pytest.mark.model
+def test_bfloat16_weights_keep_the_perplexity(fixtures_dir: Path, smollm2_path: Path) -> None:
+    """The default model's weights rounded to bfloat16, with a cache that rounds nothing: the activations alone are rounded besides."""
+    expected = json.loads((fixtures_dir / "smollm2" / "expected.json").read_text())
+    with open_checkpoint(smollm2_path) as checkpoint:
+        model = build_model(checkpoint)
+
+        def rounded(name: str) -> CheckpointTensor:
+            stored = model.weight(name)
+            values, _ = FORMATS["bfloat16"].encode(np.ascontiguousarray(decode(stored)).reshape(-1))
+            return CheckpointTensor(name, "BF16", stored.shape, values.view(np.uint8).reshape(-1, 2 * stored.shape[-1]))
+
+        program = CpuBackend(isa=ISAS[0]).compile(model.graph, rounded, lambda done: None, "float32")
+    program.allocate_kv_cache(64, 16)
+    ratio = perplexity_ratio(program, expected)
+    print(f"bfloat16 weights: {ratio - 1:+.3%}")
+    assert abs(ratio - 1) < 0.001
     program.close()
 
 

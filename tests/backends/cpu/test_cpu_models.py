@@ -201,6 +201,25 @@ def test_long_contexts(shape: tuple[int, int, int], window: int | None, isa: str
     assert len(set(bits)) == 1
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_contexts_of_several_spans_of_partitions(isa: str) -> None:
+    """So long that threads take whole spans, whose partitions are merged before they are handed on, and single partitions at the end."""
+    model = Model(Config("BF16", 32, 9, 3, 24, 32, layers=1))
+    (tokens,) = random_tokens([2603], model.config.vocabulary)
+    wanted = Emulation(model.graph, model.weights).logits(tokens)[2600:]
+    bits = []
+    for threads in (1, 2, 3):
+        program = model.compile(isa, threads=threads, blocks=170)
+        sequence = place([tokens], random.Random(threads), 170)[0]
+        for _ in range(4):
+            advance(program, [(sequence, 650)])
+        given = np.concatenate([advance(program, [(sequence, 1)])[0] for _ in range(3)])
+        program.close()
+        assert np.abs(given - wanted).max() < 0.1 * wanted.std()
+        bits.append(given.tobytes())
+    assert len(set(bits)) == 1
+
+
 @cache
 def emulated(shape: tuple[int, int, int], dtype: str) -> Array:
     model, tokens = long_model(shape)
