@@ -116,9 +116,9 @@ def test_a_step_computes_a_bounded_number_of_rows(setup: Setup) -> None:
         worker, rows = llm._core._executor._worker, []
         run = worker._stepper.run
 
-        def counting(step: Any, given: Any) -> Any:
+        def counting(step: Any, *others: Any) -> Any:
             rows.append(len(step.logit_rows))
-            return run(step, given)
+            return run(step, *others)
 
         worker._stepper.run = counting
         ask(llm, [prompt_of(400), prompt_of(300)])

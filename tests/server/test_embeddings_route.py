@@ -116,7 +116,7 @@ async def test_a_full_queue_and_a_deadline(connect, llm: FakeLLM, until) -> None
     llm.hold.set()
     assert (await first).status_code == 200
     llm.hold.clear()
-    assert (await client.post(PATH, json={"input": "b", "timeout": 0.01})).status_code == 504
+    assert (await client.post(PATH, json={"input": "b", "timeout": 0.01})).status_code == 408
     assert all(call.closed for call in llm.calls)
 
 
