@@ -1,17 +1,20 @@
 """Writes the pages of docs/ that come from the code: `gen_docs.py` writes them, `gen_docs.py --check` fails if one is stale.
 
-docs/cli.md is read off the commands' own parameters, docs/api.md off the types that check requests; nothing depends on a terminal.
+docs/cli.md is read off the commands' own parameters, docs/api.md off the types that check requests, docs/python.md off signatures and
+docstrings; nothing depends on a terminal.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
+from python_page import python_page
 
 from octavo.cli.app import app as commands
 from octavo.cli.declare import Flag, Positional
@@ -316,7 +319,7 @@ Only in chat:
 {off_table({n: v for n, v in ChatRequest.off_values.items() if n not in off})}"""
 
 
-PAGES = {"cli.md": cli_page, "api.md": api_page}
+PAGES = {"cli.md": cli_page, "api.md": api_page, "python.md": partial(python_page, table)}
 
 
 def main(args: list[str]) -> int:

@@ -53,6 +53,19 @@ def test_links_inside_the_project_lead_somewhere(page: Path):
                 assert anchor in slugs, f"{page.name} links to {target}"
 
 
+@pytest.mark.model
+def test_the_examples_of_python_run(smollm2_path: Path):
+    first, second = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), flags=re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", first], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 9
+    assert "Tokyo" in lines[3]
+    assert lines[7] in ("yes", "no")
+    assert lines[8] == "576"
+    done = subprocess.run([sys.executable, "-c", second], capture_output=True, text=True, check=True)
+    assert len(done.stdout) > 40
+
+
 def test_the_readme_opens_with_the_two_commands():
     first_block = (ROOT / "README.md").read_text().split("```")[1]
     assert re.search(r"^make serve\b", first_block, flags=re.MULTILINE)
