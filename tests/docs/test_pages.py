@@ -63,7 +63,7 @@ def test_the_examples_of_python_run(smollm2_path: Path):
     assert lines[7] in ("yes", "no")
     assert lines[8] == "576"
     done = subprocess.run([sys.executable, "-c", second], capture_output=True, text=True, check=True)
-    assert len(done.stdout) > 40
+    assert len(done.stdout) > 10
 
 
 def test_the_readme_opens_with_the_two_commands():
