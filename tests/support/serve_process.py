@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from processes import children, is_alive
 
-READY = re.compile(r"^Octavo \S+ serves .* at http://127\.0\.0\.1:(\d+) ", re.MULTILINE)
+READY = re.compile(r"^Octavo \S+ serves .* at http://127\.0\.0\.1:(\d+)\b.*$", re.MULTILINE)
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 
