@@ -269,7 +269,8 @@ Chat `messages` may stand in place of the `prompt`; what the chat template makes
 
 ## Only `/generate`
 
-vLLM's first API: `prompt`, one string, and the fields of completions and chat above but `stream_options`. The reply is
+vLLM's first API: `prompt`, one string, and the fields of completions and chat above but `stream_options`, and those that tell of
+tokens rather than of text (the table below). The reply is
 `{{"text": [...]}}`, the prompt with what follows it, once for each of `n`; with `stream` it is a line of such JSON for each step, with all
 the text so far.
 

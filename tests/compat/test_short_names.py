@@ -42,6 +42,7 @@ def test_arguments_act(engine: InferenceEngine, fixtures_dir: Path):
     [
         ({"temp": 3}, "temp", "^temp must be"),
         ({"top_p": 0}, "top_p", "^top_p must be"),
+        ({"temperature": 0.5}, "temperature", "^temperature is called temp"),
         ({"top_q": 1}, "top_q", "is not a sampling parameter; did you mean top_p"),
     ],
 )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 from fake_llm import EOS, FakeLLM
@@ -89,6 +91,14 @@ def _references(value: object) -> list[str]:
     if isinstance(value, list):
         return [found for child in value for found in _references(child)]
     return []
+
+
+async def test_the_schema_tells_what_messages_are(client: httpx.AsyncClient) -> None:
+    schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
+    for name in ("ChatRequest", "TokenizeRequest", "MessagesRequest"):
+        kinds = json.dumps(schemas[name]["properties"]["messages"])
+        assert '"role"' in kinds, name
+        assert '"assistant"' in kinds, name
 
 
 async def test_schema_names_the_key_when_one_is_needed(connect) -> None:

@@ -18,12 +18,17 @@ class GenerationConfig:
     """SamplingParams with `temp` for the temperature. Raises InvalidRequestError for what can't hold or that nobody knows."""
 
     def __init__(self, temp: float = 1.0, top_p: float = 1.0, max_tokens: int | None = 16, **others: Any) -> None:
+        if "temperature" in others:
+            raise InvalidRequestError("temperature is called temp in a GenerationConfig.", param="temperature")
         try:
             self.sampling_params = SamplingParams.from_optional(temperature=temp, top_p=top_p, max_tokens=max_tokens, **others)
         except InvalidRequestError as error:
             if error.param == "temperature":
                 raise InvalidRequestError(error.message.replace("temperature", "temp", 1), param="temp") from None
             raise
+
+    def __repr__(self) -> str:
+        return f"GenerationConfig({self.sampling_params!r})"
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ _TURN_SCHEMA = {
     "required": ["role", "content"],
 }
 
-Turns = Annotated[list[dict[str, Any]], Meta(min_length=1, extra_json_schema={"items": _TURN_SCHEMA})]
+Turns = Annotated[list[Annotated[dict[str, Any], Meta(extra_json_schema=_TURN_SCHEMA)]], Meta(min_length=1)]
 
 
 class AnthropicTool(Struct, forbid_unknown_fields=True):

@@ -55,7 +55,7 @@ MESSAGE_SCHEMA = {
 NonEmpty = Annotated[str, Meta(min_length=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
-Messages = Annotated[list[dict[str, Any]], Meta(min_length=1, extra_json_schema={"items": MESSAGE_SCHEMA})]
+Messages = Annotated[list[Annotated[dict[str, Any], Meta(extra_json_schema=MESSAGE_SCHEMA)]], Meta(min_length=1)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
