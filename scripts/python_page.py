@@ -113,7 +113,8 @@ def python_page(table: Callable[[list[str], list[list[str]]], str]) -> str:
         f"`from octavo import {', '.join(octavo.__all__)}`. Names and defaults are vLLM's; [sampling.md](sampling.md) "
         f"tells what the sampling parameters do.\n\n{EXAMPLES}\n"
         f"## LLM\n\n{signature_of(LLM.__init__, 'LLM')}\n\n{words_of(LLM)}\n\n{engine_keywords(table)}\n"
-        f"Keywords of vLLM's that change nothing here at their defaults, and are refused by name otherwise: {harmless}.\n\n"
+        f"Keywords of vLLM's that are taken with values that ask for what Octavo does anyway, and refused by name with others: {harmless}. "
+        "`disable_log_stats=False` is what `get_metrics` needs.\n\n"
     )
     text += methods_of(LLM, table)
     text += f"## AsyncLLM\n\n{words_of(AsyncLLM)}\n\n{methods_of(AsyncLLM, table)}\n## Parameters of requests\n\n"
