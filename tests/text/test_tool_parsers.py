@@ -138,6 +138,45 @@ def test_any_arguments_arrive_as_they_were_written(name: str, given: list[dict[s
         assert summary(read(make(name), texts)) == {"reasoning": "", "content": "", "calls": [("f", each) for each in arguments]}
 
 
+# Halves of surrogate pairs, which no reply can hold, and pairs, which stay as they are spelled.
+HALVES = [
+    (r'{"x": "\ud800"}', r'{"x": "\ufffd"}'),
+    (r'{"x": ["a\uDBFF\n", {"\udc00b": 1}]}', r'{"x": ["a\ufffd\n", {"\ufffdb": 1}]}'),
+    (r'{"x": "\ud83d\ude00 \ud83d\ud83d\ude00 \ud83d\u0041 \ud83dx"}', r'{"x": "\ud83d\ude00 \ufffd\ud83d\ude00 \ufffd\u0041 \ufffdx"}'),
+    (r'{"x": "\\ud800 \\\ud800 \u00e9"}', r'{"x": "\\ud800 \\\ufffd \u00e9"}'),
+    (r'"{\"x\": \"\ud800\"}"', '{"x": "\ufffd"}'),
+    (r'"{\"x\": \"\\ud800\"}"', r'{"x": "\ufffd"}'),
+]
+
+
+@pytest.mark.parametrize(("written", "arguments"), HALVES)
+@pytest.mark.parametrize("name", sorted(WRITTEN))
+def test_halves_of_surrogate_pairs_in_arguments_are_replaced(name: str, written: str, arguments: str) -> None:
+    text = WRITTEN[name]([f'{{"name": "f", "arguments": {written}}}'])
+    assert_same_at_every_split(lambda: make(name), text)
+    for texts in ([text], list(text)):
+        assert summary(read(make(name), texts)) == {"reasoning": "", "content": "", "calls": [("f", arguments)]}
+    json.loads(arguments)
+
+
+def test_halves_of_surrogate_pairs_in_names_make_another_name() -> None:
+    call = r'{"name": "f\ud800", "arguments": {}}'
+    for name in ("hermes", "mistral"):
+        assert summary(read(make(name), [WRITTEN[name]([call])]))["calls"] == [("f\ufffd", "{}")]
+    for name in ("json", "llama3_json"):
+        assert summary(read(make(name), [call])) == {"reasoning": "", "content": call, "calls": []}
+
+
+def test_an_escape_is_given_when_it_is_whole() -> None:
+    parser = make("hermes")
+    parser.feed('<tool_call>{"name": "f", "arguments": {"x": "')
+    given = [parser.feed(char) for char in r"\ud83d\ude00\ud83da"]
+    assert [pieces for pieces in given if pieces] == [
+        [CallArguments(r"\ud83d\ude00")],
+        [CallArguments(r"\ufffda")],
+    ]
+
+
 def test_arguments_are_given_as_they_come() -> None:
     parser = make("hermes")
     assert parser.feed('Hm. <tool_call>{"name": "f", "argu') == [Content("Hm.")]

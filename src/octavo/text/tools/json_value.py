@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 WHITESPACE = " \t\n\r"
 # What may stand in JSON outside of strings.
 _OUTSIDE = frozenset(' \t\n\r0123456789+-.,:[]{}"abcdefghijklmnopqrstuvwxyzE')
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_LOW = r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+# Escapes in JSON text: surrogate pairs, surrogates without their other half, and all others.
+_ESCAPE = re.compile(rf"\\u[dD][89abAB][0-9a-fA-F]{{2}}{_LOW}|(?P<lone>\\u[dD][89a-fA-F][0-9a-fA-F]{{2}})|\\.", re.DOTALL)
+# What may still become one that is not lone.
+_OPEN_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{0,3})?|\\u[dD][89abAB][0-9a-fA-F]{2}(\\(u([dD]([c-fC-F][0-9a-fA-F]?)?)?)?)?")
 
 
 class JsonValue:
@@ -61,7 +68,8 @@ class JsonValue:
 
 class Arguments:
     """A tool's arguments as they are handed on: JSON text as the model spells it, piece by piece. An object that the model wrote as text
-    once more is unwrapped, and null counts as an empty object; of these the whole must be there first."""
+    once more is unwrapped, and null counts as an empty object; of these the whole must be there first. Halves of surrogate pairs, which no
+    reply can hold, become U+FFFD."""
 
     def __init__(self, value: JsonValue) -> None:
         self.value = value
@@ -74,16 +82,33 @@ class Arguments:
             if not value.done or self._given:
                 return ""
             self._given = len(value.chars)
-            return decoded(value.text) if value.chars[0] == '"' else "{}"
+            return _escaped_in_pairs(decoded(value.text)) if value.chars[0] == '"' else "{}"
         text = "".join(value.chars[self._given :])
-        self._given = len(value.chars)
-        return text
+        text = text[: _settled(text)]
+        self._given += len(text)
+        return _escaped_in_pairs(text)
 
 
 def decoded(text: str) -> str:
-    """The string that JSON `text` is; an empty one for what is none."""
+    """The string that JSON `text` is, with U+FFFD for halves of surrogate pairs; an empty one for what is none."""
     try:
         value = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return ""
-    return value if isinstance(value, str) else ""
+    return _LONE_SURROGATE.sub("\ufffd", value) if isinstance(value, str) else ""
+
+
+def _escaped_in_pairs(text: str) -> str:
+    """JSON `text` with U+FFFD for escapes that are half of a surrogate pair."""
+    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape["lone"] else escape[0], text)
+
+
+def _settled(text: str) -> int:
+    """How much of JSON `text`, which begins outside of an escape, no further character changes the meaning of."""
+    end = 0
+    for escape in _ESCAPE.finditer(text):
+        if _OPEN_ESCAPE.fullmatch(text, escape.start()):
+            return escape.start()
+        end = escape.end()
+    place = text.find("\\", end)
+    return len(text) if place < 0 else place
