@@ -168,6 +168,22 @@ def test_unknown_parsers_are_named(llm: FakeLLM) -> None:
         build_app(llm, ServerOptions(reasoning_parser="x"))
 
 
+async def test_calls_that_a_client_sends_back_may_hold_what_it_read_in_them(connect, llm: FakeLLM) -> None:
+    llm.max_model_len = llm.info.max_model_len = 1000
+    function = called("f", '{"x": 1}')["function"]
+    call = {"id": "a", "index": 0, "type": "function", "function": function | {"parsed_arguments": {"x": 1}}}
+    history = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "a", "content": "Rain."}]
+    await ask(connect(), messages=history)
+    assert llm.rendered[-1]["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "id": "a", "function": {"name": "f", "arguments": {"x": 1}}}],
+        },
+        history[-1],
+    ]
+
+
 async def test_openais_client_streams_calls_and_sends_them_back(llm: FakeLLM) -> None:
     llm.reply, llm.max_model_len = CALL, 1000
     async with (

@@ -198,6 +198,26 @@ async def test_bad_completions(client: httpx.AsyncClient, fields: dict, param: s
         ({"messages": [{"role": "assistant", "tool_calls": "f"}]}, "messages.0.tool_calls", ["list"]),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "messages.0.tool_calls.0.function.name", []),
         (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "argumens": "{}"}}]}]},
+            "messages.0.tool_calls.0.function.argumens",
+            ["unknown field; did you mean arguments?"],
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"idx": "a", "function": {"name": "f"}}]}]},
+            "messages.0.tool_calls.0.idx",
+            ["unknown field"],
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": 1, "function": {"name": "f"}}]}]},
+            "messages.0.tool_calls.0.id",
+            ["string"],
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"x": ["\\ud800"]}'}}]}]},
+            "messages.0.tool_calls.0.function.arguments",
+            ["surrogate"],
+        ),
+        (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}]},
             "messages.0.tool_calls.0.function.arguments",
             ["JSON"],

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
+from octavo.server.items import check_keys, string_of
 from octavo.text.messages import ROLES, check_role
 from octavo.utils.nearest import did_you_mean
 
@@ -17,8 +18,8 @@ _TEXT_FIELDS = {
 }
 # Fields of OpenAI's messages that clients send back as they got them; let through when they hold nothing.
 _EMPTY_FIELDS = ("refusal", "audio", "annotations", "function_call")
-# What OpenAI's client makes of a message's content, and sends back beside it.
-_OF_CLIENTS = ("parsed",)
+# What OpenAI's client makes of a message's content and of a call's arguments, and sends back beside them.
+_PARSED, _PARSED_ARGUMENTS = "parsed", "parsed_arguments"
 # What `chat_template_kwargs` may not set, because the request's own fields do or because this version lacks it.
 _RESERVED = (
     *("messages", "add_generation_prompt", "continue_final_message", "chat_template", "tools", "documents"),
@@ -67,7 +68,7 @@ def _message(message: dict[str, Any], path: str) -> dict[str, Any]:
         elif name in _EMPTY_FIELDS:
             if value not in (None, [], ""):
                 raise InvalidRequestError(f"{field} is not supported by this version of Octavo.", param=field)
-        elif name not in ("role", "tool_calls", *_OF_CLIENTS):
+        elif name not in ("role", "tool_calls", _PARSED):
             known = ("role", "content", "tool_calls", *_TEXT_FIELDS, *_EMPTY_FIELDS)
             raise InvalidRequestError(f"{field}: unknown field{did_you_mean(name, known) or '.'}", param=field)
     if "content" not in result:
@@ -127,17 +128,27 @@ def _tool_call(call: Any, path: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or call.get("type", "function") != "function":
         raise InvalidRequestError(f"{path}: must be an object with type function and a function.", param=path)
-    if not isinstance(function.get("name"), str):
-        raise InvalidRequestError(f"{path}.function.name: must be a string.", param=f"{path}.function.name")
-    field = f"{path}.function.arguments"
-    arguments = function.get("arguments", "{}")
+    check_keys(call, ("id", "type", "function", "index"), path)
+    check_keys(function, ("name", "arguments", _PARSED_ARGUMENTS), f"{path}.function")
+    arguments = _arguments(function.get("arguments", "{}"), f"{path}.function.arguments")
+    result: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": string_of(function, "name", f"{path}.function"), "arguments": arguments},
+    }
+    if call.get("id") is not None:
+        result["id"] = string_of(call, "id", path)
+    return result
+
+
+def _arguments(text: Any, path: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(arguments) if isinstance(arguments, str) else None
+        parsed = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
-        raise InvalidRequestError(f"{field}: must be a JSON object as a string.", param=field)
-    result: dict[str, Any] = {"type": "function", "function": {"name": function["name"], "arguments": parsed}}
-    if isinstance(call.get("id"), str):
-        result["id"] = call["id"]
-    return result
+        raise InvalidRequestError(f"{path}: must be a JSON object as a string.", param=path)
+    try:
+        json.dumps(parsed, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{path}: a string in it holds half of a surrogate pair.", param=path) from None
+    return parsed
