@@ -148,6 +148,18 @@ async def test_special_tokens_that_mark_calls_stay_in_the_text(connect, llm: Fak
             ["unknown", "parameters?"],
         ),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools.0.function.parameters", ["object"]),
+        (
+            {"tools": [WEATHER, {"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]},
+            "tools.1.function.parameters",
+            ["object", '"string"'],
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": ["array", "null"]}}}], "tool_choice": "none"},
+            "tools.0.function.parameters",
+            ["object"],
+        ),
+        ({"tools": [{"type": "function", "function": {"name": "f\n"}}]}, "tools.0.function.name", []),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nothing\n"}}}, "tool_choice.function.name", []),
         ({"tools": "f"}, "tools", ["list"]),
         ({"tool_choice": "auto"}, "tool_choice", ["no tools"]),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", ["no tools"]),
@@ -159,6 +171,11 @@ async def test_special_tokens_that_mark_calls_stay_in_the_text(connect, llm: Fak
 )
 async def test_refused_tools(connect, fields: dict[str, Any], param: str, words: list[str]) -> None:
     check(await connect(**HERMES).post("/v1/chat/completions", json={"messages": [USER], **fields}), 400, param, *words)
+
+
+async def test_refused_tools_of_prompts(client) -> None:
+    body = {"messages": [USER], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]}
+    check(await client.post("/tokenize", json=body), 400, "tools.0.function.parameters", "object")
 
 
 def test_unknown_parsers_are_named(llm: FakeLLM) -> None:

@@ -239,6 +239,7 @@ async def test_nothing_is_stored(client: httpx.AsyncClient) -> None:
         ({"reasoning": {"effort": "high"}}, "reasoning.effort", ["high"]),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary", []),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type", ["web_search"]),
+        ({"tools": [WEATHER, {**WEATHER, "name": "f", "parameters": {"type": "array"}}]}, "tools.1.parameters", ["object"]),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name", ["g"]),
         ({"max_tokens": 3}, "max_tokens", ["unknown", "max_output_tokens"]),
         ({"messages": []}, "messages", ["input"]),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import RequestOutput
 from octavo.server.answers import AnswerReader
 from octavo.server.anthropic_fields import (
@@ -36,13 +37,21 @@ from octavo.server.tool_fields import ChosenFunction, FunctionDefinition, NamedT
 from octavo.server.tool_use import tool_use
 from octavo.server.usage import UsageCounter
 
+T = TypeVar("T", bound=Conversation)
+
 # Beginnings of the paths of a chat request's fields, in the words of this one.
-_PATHS = {"max_completion_tokens": "max_tokens", "stop": "stop_sequences", "tool_choice.function.name": "tool_choice.name"}
+_PATHS = {
+    "max_completion_tokens": "max_tokens",
+    "stop": "stop_sequences",
+    "tools.*.function.parameters": "tools.*.input_schema",
+    "tools.*.function": "tools.*",
+    "tool_choice.function.name": "tool_choice.name",
+}
 
 
 async def create_message(ctx: ServerContext, request: Request) -> Response:
     """Answers with the assistant's next message, whole or as events."""
-    body = parse(await read_json_object(request, ctx.options.max_body_bytes), MessagesRequest)
+    body = await _body(ctx, request, MessagesRequest)
     with own_paths(_PATHS):
         chat = await prepare_chat(ctx, request, _answerable(body), "msg")
         reader = AnswerReader(chat.form)
@@ -59,12 +68,24 @@ async def create_message(ctx: ServerContext, request: Request) -> Response:
 
 async def count_tokens(ctx: ServerContext, request: Request) -> Response:
     """Answers with how many tokens a conversation has."""
-    body = parse(await read_json_object(request, ctx.options.max_body_bytes), CountTokensRequest)
+    body = await _body(ctx, request, CountTokensRequest)
     ctx.model_name(body.model)
     with own_paths(_PATHS):
         chat = _as_chat(body)
         rendered = await render(ctx, chat, tools=tool_use(ctx, chat).told)
     return json_response(TokenCount(len(rendered.token_ids)))
+
+
+async def _body(ctx: ServerContext, request: Request, kind: type[T]) -> T:
+    raw = await read_json_object(request, ctx.options.max_body_bytes)
+    thinking = raw.get("thinking")
+    if isinstance(thinking, dict) and thinking.get("type") in ("enabled", "adaptive"):
+        raise InvalidRequestError(
+            f"thinking.type: can't be {thinking['type']!r}; whether and how long a model thinks is its own and its chat template's choice, "
+            "and no budget is held to. Leave thinking out, or send disabled.",
+            param="thinking.type",
+        )
+    return parse(raw, kind)
 
 
 def _answerable(body: MessagesRequest) -> ChatRequest:

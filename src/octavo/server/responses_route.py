@@ -54,6 +54,7 @@ _CALLED = {
 _PATHS = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
+    "tools.*.function": "tools.*",
     "tool_choice.function.name": "tool_choice.name",
     "reasoning_effort": "reasoning.effort",
     "response_format.json_schema.schema": "text.format.schema",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +65,16 @@ def _functions(tools: list[Tool]) -> dict[str, FunctionDefinition]:
         if name in functions:
             path = f"tools.{index}.function.name"
             raise InvalidRequestError(f"{path}: there is another tool of the name {name!r}.", param=path)
+        _check_parameters(tool.function.parameters, f"tools.{index}.function.parameters")
         functions[name] = tool.function
     return functions
+
+
+def _check_parameters(schema: dict[str, Any] | None, path: str) -> None:
+    kind = "object" if schema is None else schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        shown = f"{json.dumps(kind, ensure_ascii=False):.60}"
+        raise InvalidRequestError(f"{path}: must be the schema of an object, not of type {shown}; arguments are objects.", param=path)
 
 
 def _chosen(functions: dict[str, FunctionDefinition], choice: NamedToolChoice) -> FunctionDefinition:
@@ -97,9 +106,9 @@ def _auto_parser(ctx: ServerContext, kind: type[ToolParser] | None) -> type[Tool
     return kind
 
 
-def told_tools(tools: Iterable[Tool] | None) -> list[dict[str, Any]]:
-    """Tools as templates expect them, without what the client left out."""
-    functions = [msgspec.structs.asdict(tool.function) for tool in tools or ()]
+def told_tools(tools: list[Tool] | None) -> list[dict[str, Any]]:
+    """Tools as templates expect them, without what the client left out. Raises InvalidRequestError that names the tool at fault."""
+    functions = [msgspec.structs.asdict(function) for function in _functions(tools or []).values()]
     return [
         {"type": "function", "function": {name: value for name, value in function.items() if value is not None}} for function in functions
     ]
