@@ -54,6 +54,9 @@ class ByteTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [self.start] * (add_special_tokens and self.start is not None) + list(text.encode())
 
+    def least_tokens(self, text: str) -> int:
+        return len(text)
+
     def decode(self, ids: list[int], skip_special_tokens: bool = True, *, whole: bool = True) -> str:
         data = b"".join(b"" if skip_special_tokens and i == EOS else self.token_bytes(i) for i in ids)
         return codecs.getincrementaldecoder("utf-8")("replace").decode(data, whole)

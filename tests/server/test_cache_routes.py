@@ -41,7 +41,11 @@ async def test_reset(client: httpx.AsyncClient, llm: FakeLLM) -> None:
     assert (await client.get("/reset_prefix_cache")).status_code == 405
 
 
-QUERIES = [("reset_external=true", "reset_external"), ("reset_running_requests=yes", "reset_running_requests")]
+QUERIES = [
+    ("reset_external=true", "reset_external"),
+    ("reset_running_requests=yes", "reset_running_requests"),
+    ("reset_running_requests=true&reset_running_requests=false", "reset_running_requests"),
+]
 
 
 @pytest.mark.parametrize(("query", "param"), QUERIES)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import httpx
 import pytest
 from chat_stream import USER, ask, ask_both, ask_chunks
@@ -39,6 +42,21 @@ async def test_what_is_continued_keeps_its_role(client: httpx.AsyncClient, llm: 
 async def test_a_trusted_template(connect, llm: FakeLLM) -> None:
     await ask(connect(trust_request_chat_template=True), chat_template="{{ messages }}")
     assert llm.rendered[-1]["chat_template"] == "{{ messages }}"
+
+
+async def test_a_template_of_a_request_never_runs_on_the_event_loop(connect, llm: FakeLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    render = llm.render_chat
+
+    def noting(*args: Any, **kwargs: Any) -> str:
+        threads.append(threading.current_thread())
+        return render(*args, **kwargs)
+
+    monkeypatch.setattr(llm, "render_chat", noting)
+    client = connect(trust_request_chat_template=True)
+    await ask(client)
+    await ask(client, chat_template="{{ messages }}")
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
 async def test_documents_need_a_template_that_reads_them(connect, llm: FakeLLM) -> None:

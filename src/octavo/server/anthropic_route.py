@@ -32,7 +32,7 @@ from octavo.server.generation import begin, collect
 from octavo.server.own_paths import own_paths
 from octavo.server.rendering import render
 from octavo.server.requests import ChatRequest
-from octavo.server.streaming import EventStream, chain, typed_event
+from octavo.server.streaming import EventStream, chain, typed_event, while_connected
 from octavo.server.tool_fields import ChosenFunction, FunctionDefinition, NamedToolChoice, Tool, ToolChoice
 from octavo.server.tool_use import tool_use
 from octavo.server.usage import UsageCounter
@@ -53,7 +53,7 @@ async def create_message(ctx: ServerContext, request: Request) -> Response:
     """Answers with the assistant's next message, whole or as events."""
     body = await _body(ctx, request, MessagesRequest)
     with own_paths(_PATHS):
-        chat = await prepare_chat(ctx, request, _answerable(body), "msg")
+        chat = await while_connected(request, ctx, prepare_chat(ctx, request, _answerable(body), "msg"))
         reader = AnswerReader(chat.form)
         writer = MessageWriter(_message(chat), reader.new_call_id)
         if body.stream:
@@ -72,7 +72,7 @@ async def count_tokens(ctx: ServerContext, request: Request) -> Response:
     ctx.model_name(body.model)
     with own_paths(_PATHS):
         chat = _as_chat(body)
-        rendered = await render(ctx, chat, tools=tool_use(ctx, chat).told)
+        rendered = await while_connected(request, ctx, render(ctx, chat, tools=tool_use(ctx, chat).told))
     return json_response(TokenCount(len(rendered.token_ids)))
 
 

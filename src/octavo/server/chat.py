@@ -22,7 +22,7 @@ from octavo.server.errors import json_response
 from octavo.server.generation import Job, begin, collect, make_job
 from octavo.server.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.messages import content_text
-from octavo.server.prompts import TokenPrompt, check_fits, check_room, truncation
+from octavo.server.prompts import Bound, TokenPrompt, check_fits, check_room, truncation
 from octavo.server.rendering import render
 from octavo.server.requests import ChatRequest
 from octavo.server.responses import (
@@ -39,7 +39,7 @@ from octavo.server.responses import (
     Usage,
 )
 from octavo.server.sampling import check_logprobs, check_prompt_logprobs, generation_params, streams
-from octavo.server.streaming import EventStream, chain, event
+from octavo.server.streaming import EventStream, chain, event, while_connected
 from octavo.server.tool_use import ToolUse, tool_use
 from octavo.server.usage import UsageCounter
 from octavo.text.answer import CallArguments, CallStart, Content, Piece, Reasoning
@@ -64,7 +64,7 @@ async def create_chat_completion(ctx: ServerContext, request: Request) -> Respon
     body = parse(raw, ChatRequest)
     stream = streams(body)
     check_beam_fields(body)
-    chat = await prepare_chat(ctx, request, body, "chatcmpl")
+    chat = await while_connected(request, ctx, prepare_chat(ctx, request, body, "chatcmpl"))
     if stream:
         first, source = await begin(request, ctx, chat.job)
         return EventStream(_ChunkWriter(ctx, chat).events(first, source), source, ctx)
@@ -88,7 +88,8 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("top_logprobs: needs logprobs to be true.", param="top_logprobs")
     tools = tool_use(ctx, body)
-    rendered = await render(ctx, body, tools=tools.told)
+    bound = None if body.truncate_prompt_tokens is not None else Bound(ctx.llm.info.max_model_len, "messages")
+    rendered = await render(ctx, body, tools=tools.told, bound=bound)
     param = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     max_tokens = getattr(body, param)
     token_ids = truncation(body, ctx.llm.info.max_model_len, max_tokens)(rendered.token_ids)

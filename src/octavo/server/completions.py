@@ -17,12 +17,12 @@ from octavo.server.completion_choice import ChoiceWriter
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
 from octavo.server.generation import Job, begin, collect, make_job
-from octavo.server.prompts import TokenPrompt, check_fits, check_room, tokenize_prompts, truncation
+from octavo.server.prompts import Bound, TokenPrompt, check_fits, check_room, tokenize_prompts, truncation
 from octavo.server.rendering import render
 from octavo.server.requests import CompletionRequest, TokenizeRequest
 from octavo.server.responses import Completion, CompletionChoice
 from octavo.server.sampling import check_logprobs, check_prompt_logprobs, generation_params, streams
-from octavo.server.streaming import EventStream, chain, event
+from octavo.server.streaming import EventStream, chain, event, while_connected
 from octavo.server.usage import UsageCounter
 
 DEFAULT_MAX_TOKENS = 16
@@ -36,7 +36,7 @@ async def create_completion(ctx: ServerContext, request: Request) -> Response:
     body = parse(raw, CompletionRequest)
     stream = streams(body)
     check_beam_fields(body)
-    job = await _prepare(ctx, request, body)
+    job = await while_connected(request, ctx, _prepare(ctx, request, body))
     if stream:
         first, source = await begin(request, ctx, job)
         return EventStream(_chunks(ctx, job, first, source), source, ctx)
@@ -100,7 +100,9 @@ async def _prompts(ctx: ServerContext, body: CompletionRequest) -> list[TokenPro
     if body.prompt is not None:
         raise InvalidRequestError("messages: stand in place of a prompt; send either.", param="messages")
     add_special_tokens = bool(body.add_special_tokens)
-    token_ids = truncate((await render(ctx, TokenizeRequest(messages=body.messages, add_special_tokens=add_special_tokens))).token_ids)
+    bound = None if truncate.count is not None else Bound(ctx.llm.info.max_model_len, "messages")
+    conversation = TokenizeRequest(messages=body.messages, add_special_tokens=add_special_tokens)
+    token_ids = truncate((await render(ctx, conversation, bound=bound)).token_ids)
     check_fits(token_ids, ctx.llm.info.max_model_len, "messages")
     return [TokenPrompt(token_ids, "messages")]
 

@@ -19,7 +19,7 @@ from octavo.protocol.pooling import PoolingParams
 from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
-from octavo.server.prompts import check_token_ids, encode, split_prompts
+from octavo.server.prompts import Bound, check_token_ids, encode, split_prompts
 from octavo.server.requests import EmbeddingRequest
 from octavo.server.responses import EmbeddingData, EmbeddingList, EmbeddingUsage
 from octavo.server.streaming import while_connected
@@ -33,7 +33,7 @@ async def create_embeddings(ctx: ServerContext, request: Request) -> Response:
         raise EngineDeadError("The engine has stopped; this server can't answer any more.")
     check_dimensions(body.dimensions, ctx.llm.info.hidden_size)
     params = PoolingParams(body.pooling or ctx.options.pooling, body.normalize is not False)
-    inputs = await _inputs(ctx, body)
+    inputs = await while_connected(request, ctx, _inputs(ctx, body))
     name = f"embd-{request.state.unique_id}"
     request.state.timeout = body.timeout
 
@@ -69,7 +69,11 @@ async def _inputs(ctx: ServerContext, body: EmbeddingRequest) -> list[TokensProm
         raise InvalidRequestError("truncate_prompt_tokens: must be -1 or at least 1, not 0.", param="truncate_prompt_tokens")
     limit = ctx.llm.info.max_model_len
     for path, text in _split(body.input):
-        ids = await encode(ctx.llm.tokenizer, text, body.add_special_tokens is not False) if isinstance(text, str) else text
+        if isinstance(text, str):
+            bound = None if body.truncate_prompt_tokens is not None else Bound(limit, path)
+            ids = await encode(ctx.llm.tokenizer, text, body.add_special_tokens is not False, bound)
+        else:
+            ids = text
         check_token_ids(ids, ctx.llm.info.vocab_size, path)
         ids = truncated(ids, body.truncate_prompt_tokens, limit)
         if not ids:

@@ -20,7 +20,7 @@ from octavo.server.prompts import check_room, tokenize_prompts, truncation
 from octavo.server.requests import GenerateRequest
 from octavo.server.responses import GeneratedText
 from octavo.server.sampling import generation_params
-from octavo.server.streaming import EventStream, chain
+from octavo.server.streaming import EventStream, chain, while_connected
 
 
 async def generate(ctx: ServerContext, request: Request) -> Response:
@@ -29,7 +29,7 @@ async def generate(ctx: ServerContext, request: Request) -> Response:
     if body.stream_options is not None:
         raise InvalidRequestError("stream_options: has no meaning for /generate.", param="stream_options")
     check_beam_fields(body)
-    job = await _prepare(ctx, request, body)
+    job = await while_connected(request, ctx, _prepare(ctx, request, body))
     if body.stream:
         first, source = await begin(request, ctx, job)
         return LineStream(_lines(body.prompt, job, first, source), source, ctx)

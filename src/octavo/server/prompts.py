@@ -51,11 +51,36 @@ def split_prompts(value: Any) -> list[tuple[str, str | list[Any]]]:
     return prompts
 
 
-async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
-    """Token ids of `text`; long ones are encoded in a thread."""
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How many tokens the field `param` may have."""
+
+    most: int
+    param: str
+
+
+async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool, bound: Bound | None = None) -> list[int]:
+    """Token ids of `text`; long ones are encoded in a thread, unless their length alone takes them over the `bound`, which is an
+    InvalidRequestError."""
     if len(text) <= INLINE_CHARACTERS:
         return tokenizer.encode(text, add_special_tokens)
-    return await in_background(tokenizer.encode, text, add_special_tokens)
+
+    def encode_long() -> list[int]:
+        if bound is not None:
+            _check_length(tokenizer.least_tokens(text), bound)
+        return tokenizer.encode(text, add_special_tokens)
+
+    return await in_background(encode_long)
+
+
+def _check_length(least: int, bound: Bound) -> None:
+    if least > bound.most:
+        raise InvalidRequestError(
+            f"{bound.param}: has {least} tokens or more, but the model's context of {bound.most} tokens must hold the prompt and what "
+            "comes behind it.",
+            param=bound.param,
+            code="context_length_exceeded",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +114,11 @@ async def tokenize_prompts(ctx: ServerContext, value: Any, add_special_tokens: b
     """The token ids of each prompt in a `prompt` field. Raises InvalidRequestError for one that is empty, too long or out of range."""
     prompts = []
     for path, prompt in split_prompts(value):
-        token_ids = await encode(ctx.llm.tokenizer, prompt, add_special_tokens) if isinstance(prompt, str) else prompt
+        if isinstance(prompt, str):
+            bound = None if truncate.count is not None else Bound(ctx.llm.info.max_model_len, path)
+            token_ids = await encode(ctx.llm.tokenizer, prompt, add_special_tokens, bound)
+        else:
+            token_ids = prompt
         kept = truncate(token_ids)
         check_fits(kept, ctx.llm.info.max_model_len, path)
         if isinstance(prompt, list):

@@ -25,8 +25,10 @@ class Whole:
 
 
 def read_flags(request: Request, names: Sequence[str]) -> dict[str, bool]:
-    """The parameters `names`, true or false, as far as they are given. Raises InvalidRequestError that names another, or a wrong value."""
-    found = {}
+    """The parameters `names`, true or false, as far as they are given. Raises InvalidRequestError that names another, one given twice, or a
+    wrong value.
+    """
+    found: dict[str, bool] = {}
     for name, value in _parameters(request, names):
         if value.lower() not in _VALUES:
             raise InvalidRequestError(f"{name}: must be true or false, not {value!r}.", param=name)
@@ -39,8 +41,6 @@ def read_wholes(request: Request, wholes: Mapping[str, Whole]) -> dict[str, int]
     found: dict[str, int] = {}
     for name, value in _parameters(request, wholes):
         whole = wholes[name]
-        if name in found:
-            raise InvalidRequestError(f"{name}: is given twice.", param=name)
         if not _DIGITS.fullmatch(value) or not whole.least <= int(value) <= whole.most:
             raise InvalidRequestError(f"{name}: must be a whole number from {whole.least} to {whole.most}, not {shown(value)}.", param=name)
         found[name] = int(value)
@@ -48,7 +48,11 @@ def read_wholes(request: Request, wholes: Mapping[str, Whole]) -> dict[str, int]
 
 
 def _parameters(request: Request, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
     for name, value in request.query_params.multi_items():
         if name not in names:
             raise InvalidRequestError(f"{name}: unknown query parameter.", param=name)
+        if name in seen:
+            raise InvalidRequestError(f"{name}: is given twice.", param=name)
+        seen.add(name)
         yield name, value

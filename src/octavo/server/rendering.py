@@ -10,7 +10,7 @@ import msgspec
 from octavo.protocol.errors import InvalidRequestError
 from octavo.server.context import ServerContext
 from octavo.server.messages import check_template_kwargs, normalize
-from octavo.server.prompts import INLINE_CHARACTERS, encode
+from octavo.server.prompts import INLINE_CHARACTERS, Bound, encode
 from octavo.server.requests import ChatRendering
 from octavo.utils.background import in_background
 
@@ -32,21 +32,25 @@ class _Rendering:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-async def render(ctx: ServerContext, body: ChatRendering, *, tools: list[dict[str, Any]] | None = None) -> RenderedChat:
+async def render(
+    ctx: ServerContext, body: ChatRendering, *, tools: list[dict[str, Any]] | None = None, bound: Bound | None = None
+) -> RenderedChat:
     """The messages of `body` through the chat template, which is told of `tools`. Raises InvalidRequestError that names the field at
-    fault."""
+    fault, and for a text that is surely over the `bound`."""
     assert body.messages is not None
-    rendering = _Rendering(body.messages, *_arguments(ctx, body, tools))
+    # A template is an interpreted program: a body of many messages keeps it busy for seconds, and a request's own may do so with none.
+    trusted = body.chat_template is None
+    told = _arguments(ctx, body, tools) if trusted else await in_background(_arguments, ctx, body, tools)
+    rendering = _Rendering(body.messages, *told)
 
     def write() -> str:
         plain = normalize(rendering.messages, keep_developer=rendering.keep_developer)
         return ctx.llm.render_chat(plain, **rendering.arguments)
 
-    # A template is an interpreted program: a body of many messages keeps it busy for seconds.
-    small = len(msgspec.json.encode((rendering.messages, rendering.arguments))) <= INLINE_CHARACTERS
+    small = trusted and len(msgspec.json.encode((rendering.messages, rendering.arguments))) <= INLINE_CHARACTERS
     text = write() if small else await in_background(write)
     # Templates write the special tokens themselves, so by default none are added to what they give.
-    return RenderedChat(text, await encode(ctx.llm.tokenizer, text, bool(body.add_special_tokens)))
+    return RenderedChat(text, await encode(ctx.llm.tokenizer, text, bool(body.add_special_tokens), bound))
 
 
 def _arguments(ctx: ServerContext, body: ChatRendering, tools: list[dict[str, Any]] | None) -> tuple[bool, dict[str, Any]]:

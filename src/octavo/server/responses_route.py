@@ -32,7 +32,7 @@ from octavo.server.responses_objects import (
     ResponseUsage,
 )
 from octavo.server.responses_writer import Event, ResponseWriter
-from octavo.server.streaming import EventStream, chain, typed_event
+from octavo.server.streaming import EventStream, chain, typed_event, while_connected
 from octavo.server.tool_fields import ChosenFunction, FunctionDefinition, NamedToolChoice, Tool
 from octavo.server.usage import UsageCounter
 
@@ -70,7 +70,7 @@ async def create_response(ctx: ServerContext, request: Request) -> Response:
             raise InvalidRequestError(f"{name}: unknown field; /v1/responses calls it {ours}.", param=name)
     body = parse(raw, ResponsesRequest)
     with own_paths(_PATHS):
-        chat = await prepare_chat(ctx, request, _as_chat(body), "resp")
+        chat = await while_connected(request, ctx, prepare_chat(ctx, request, _as_chat(body), "resp"))
         response = _response(ctx, body, chat)
         reader = AnswerReader(chat.form)
         writer = ResponseWriter(response, reader.new_call_id)

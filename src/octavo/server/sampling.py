@@ -74,7 +74,7 @@ def sampling_params(request: Generation, ctx: ServerContext, *, n: int, max_toke
     values: dict[str, Any] = {name: value for name, value in ctx.llm.default_sampling.items() if name in _FIELDS}
     values |= {name: value for name in _FIELDS if (value := getattr(request, name)) is not None}
     if request.logit_bias is not None:
-        values["logit_bias"] = {_token_id(name): bias for name, bias in request.logit_bias.items()}
+        values["logit_bias"] = _biases(request.logit_bias)
     params = SamplingParams(n=n, max_tokens=max_tokens, logprobs=logprobs, **values)
     params.verify(ctx.llm.info.vocab_size, max_logprobs=-1)
     return params
@@ -91,6 +91,16 @@ def streams(request: Generation) -> bool:
         path = "stream_options.continuous_usage_stats"
         raise InvalidRequestError(f"{path}: needs include_usage.", param=path)
     return True
+
+
+def _biases(biases: dict[str, float]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for name, bias in biases.items():
+        token_id = _token_id(name)
+        if token_id in found:
+            raise InvalidRequestError(f"logit_bias: names token {token_id} twice.", param="logit_bias")
+        found[token_id] = bias
+    return found
 
 
 def _token_id(name: str) -> int:

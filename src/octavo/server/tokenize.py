@@ -13,6 +13,7 @@ from octavo.server.prompts import INLINE_CHARACTERS, check_token_ids, encode
 from octavo.server.rendering import render
 from octavo.server.requests import DetokenizeRequest, TokenizeRequest
 from octavo.server.responses import Prompt, TokenizerInfo, Tokens
+from octavo.server.streaming import while_connected
 from octavo.server.tool_use import told_tools
 from octavo.utils.background import in_background
 
@@ -30,13 +31,13 @@ async def tokenize(ctx: ServerContext, request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("prompt: give either prompt or messages.", param="prompt")
     if body.messages is not None:
-        token_ids = (await render(ctx, body, tools=told_tools(body.tools))).token_ids
+        token_ids = (await while_connected(request, ctx, render(ctx, body, tools=told_tools(body.tools)))).token_ids
     else:
         assert body.prompt is not None
         for name in _OF_MESSAGES:
             if getattr(body, name) is not None:
                 raise InvalidRequestError(f"{name}: goes with messages, not with prompt.", param=name)
-        token_ids = await encode(ctx.llm.tokenizer, body.prompt, body.add_special_tokens is not False)
+        token_ids = await while_connected(request, ctx, encode(ctx.llm.tokenizer, body.prompt, body.add_special_tokens is not False))
     texts = await _texts(ctx, token_ids) if body.return_token_strs else None
     return json_response(Tokens(len(token_ids), ctx.llm.info.max_model_len, token_ids, texts))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from octavo.text.chat_template import choose_template, render_chat
 from octavo.text.failures import TokenizersError, library_failures
 from octavo.text.folder import parts_from_folder
 from octavo.text.gguf_vocabulary import parts_from_gguf
+from octavo.text.longest_token import longest_token
 from octavo.text.parts import TokenizerParts
 from octavo.text.pieces import piece_decoder
 
@@ -82,6 +84,15 @@ class Tokenizer:
             # Of the library's functions only those for batches let go of the interpreter's lock.
             ids = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
+
+    def least_tokens(self, text: str) -> int:
+        """No more than the number of tokens that `text` has, without tokenizing it; 0 where nothing is known of it."""
+        longest = self._longest
+        return 0 if longest is None else -(-len(text.encode("utf-8", "surrogatepass")) // longest)
+
+    @cached_property
+    def _longest(self) -> int | None:
+        return longest_token(self._backend)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True, *, whole: bool = True) -> str:
         """The text of `ids`. Bytes that are not UTF-8 become U+FFFD; ids that are no token give nothing. Unless this is the `whole` text,
