@@ -8,7 +8,7 @@ import pytest
 
 from octavo import LLM, SamplingParams, StructuredOutputsParams
 from octavo.api.front_end import bad_words_as_tokens
-from octavo.protocol.errors import InvalidRequestError, OctavoError
+from octavo.protocol.errors import InvalidRequestError
 from octavo.text.tokenizer import Tokenizer
 
 PROMPT = "Once upon a time"
@@ -94,9 +94,17 @@ def test_with_min_tokens_and_with_a_grammar(llm: LLM) -> None:
 def test_where_nothing_is_left_the_request_fails_with_the_names(llm: LLM, fields: dict[str, Any], names: str) -> None:
     if "bad_words" in fields:
         fields = {**fields, "bad_words": [llm.get_tokenizer().token_text(8)]}
-    with pytest.raises(OctavoError, match=f"{names} no token to choose at position"):
+    with pytest.raises(InvalidRequestError, match=f"{names} no token to choose at position"):
         generate(llm, **fields)
     assert not llm._core.request_ids
+
+
+def test_allowed_tokens_that_all_end_the_text_need_no_min_tokens(llm: LLM) -> None:
+    ends = [2, 9]
+    with pytest.raises(InvalidRequestError, match="min_tokens leaves no token to choose: every one of allowed_token_ids") as caught:
+        generate(llm, allowed_token_ids=ends, stop_token_ids=[9], min_tokens=1)
+    assert caught.value.param == "min_tokens"
+    assert len(generate(llm, allowed_token_ids=ends, stop_token_ids=[9]).token_ids) == 1
 
 
 def test_together_as_alone(llm: LLM) -> None:

@@ -84,6 +84,28 @@ FIELDS: list[tuple[dict[str, Any], str, list[str]]] = [
 ]
 
 
+NO_TOKEN = [
+    ({"allowed_token_ids": [2], "structured_outputs": {"regex": "[a-z]+"}}, "structured_outputs and allowed_token_ids leave"),
+    ({"bad_words": ["q"], "structured_outputs": {"choice": ["q"]}}, "structured_outputs and bad_words leave"),
+    ({"allowed_token_ids": [2], "min_tokens": 1, "stop_token_ids": [2]}, "min_tokens leaves"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [COMPLETION, CHAT])
+@pytest.mark.parametrize(("fields", "words"), NO_TOKEN)
+def test_fields_that_leave_no_token_are_the_fault_of_the_request(
+    http: httpx.Client, path: str, fields: dict[str, Any], words: str, stream: bool
+) -> None:
+    body = {"model": "tiny", **({"messages": HELLO} if path == CHAT else {"prompt": "x"}), "stream": stream, **fields}
+    reply = http.post(path, json=body)
+    assert reply.status_code == 400, reply.text
+    error = reply.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert f"{words} no token to choose" in error["message"]
+    check_still_serves(http)
+
+
 @pytest.mark.parametrize("path", [COMPLETION, CHAT])
 @pytest.mark.parametrize(("fields", "param", "words"), FIELDS, ids=lambda value: json.dumps(value) if isinstance(value, dict) else "")
 def test_fields(http: httpx.Client, path: str, fields: dict[str, Any], param: str, words: list[str]) -> None:

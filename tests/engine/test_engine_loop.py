@@ -156,7 +156,7 @@ def test_a_refused_request_is_answered_and_the_next_one_served(front: Front, mon
     engine = Engine(front, FakeCore(), monkeypatch)
     front.receive()
     front.send(Add([request_for("refused")]))
-    assert front.receive() == Batch([EngineOutput("refused", finish_reason="error", error="not this one")], EngineStats())
+    assert front.receive() == Batch([EngineOutput("refused", finish_reason="error", error="not this one", invalid=True)], EngineStats())
     front.send(Add([request_for("b")]))
     assert front.receive() == Batch([EngineOutput("b", [2])], EngineStats(running=1))
     front.send(Stop())

@@ -253,7 +253,7 @@ class TestMinTokens:
     def test_a_row_with_no_token_left_fails(self) -> None:
         row = row_of(0, 4, [3] * 4, 4, [0, 1, 2], temperature=1, min_tokens=1, stop_token_ids=[3])
         (result,) = Sampler(4).sample(self.LOGITS[None], [row])
-        assert result == SampleFailed("min_tokens leaves no token to choose at position 4")
+        assert result == SampleFailed("min_tokens leaves no token to choose at position 4", invalid=True)
 
 
 class TestBadLogits:

@@ -18,7 +18,7 @@ from octavo.config.engine import EngineConfig
 from octavo.engine.client import EngineClient
 from octavo.loading.progress import progress_for
 from octavo.protocol.beam_search import BeamSearchParams
-from octavo.protocol.errors import InvalidRequestError, OctavoError
+from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import EmbeddingRequestOutput, PoolingRequestOutput, RequestOutput
 from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import RequestOutputKind, SamplingParams
@@ -270,8 +270,9 @@ class AsyncLLM:
         await self.close()
 
     def _raise_failure(self, generation: Generation) -> None:
-        if generation.error is not None:
-            raise OctavoError(f"generation failed: {generation.error}")
+        failure = generation.failure()
+        if failure is not None:
+            raise failure
         if not generation.finished and not self.is_alive:
             raise self._engine.dead_error()
 

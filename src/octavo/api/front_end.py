@@ -203,8 +203,15 @@ class FrontEnd:
 
     def _check_min_tokens(self, sampling: SamplingParams) -> None:
         """Until min_tokens is reached no end token may be chosen, so some other token must be left."""
-        forbidden = (*self.eos_token_ids, *(sampling.stop_token_ids or ()))
-        if sampling.min_tokens and len(forbidden) >= self._vocab_size and {*forbidden}.issuperset(range(self._vocab_size)):
+        if not sampling.min_tokens:
+            return
+        forbidden = {*self.eos_token_ids, *(sampling.stop_token_ids or ())}
+        allowed = sampling.allowed_token_ids
+        if allowed is not None and forbidden.issuperset(allowed):
+            raise InvalidRequestError(
+                "min_tokens leaves no token to choose: every one of allowed_token_ids would end the text", param="min_tokens"
+            )
+        if len(forbidden) >= self._vocab_size and forbidden.issuperset(range(self._vocab_size)):
             raise InvalidRequestError("min_tokens leaves no token to choose: every one would end the text", param="min_tokens")
 
 

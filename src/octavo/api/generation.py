@@ -8,6 +8,7 @@ import msgspec
 
 from octavo.api.sample import Sample, position_logprobs
 from octavo.protocol.beam_search import BeamSearchParams
+from octavo.protocol.errors import InvalidRequestError, OctavoError
 from octavo.protocol.outputs import CompletionOutput, PositionLogprobs, RequestMetrics, RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineOutput, EngineRequest
@@ -47,6 +48,7 @@ class Generation:
         self.sampling = sampling
         self.metrics = RequestMetrics(arrival_time)
         self.error: str | None = None
+        self._invalid = False
         self._num_cached_tokens: int | None = None
         self.n = sampling.n if beam_search is None else beam_search.beam_width
         self.samples = [Sample(index, tokenizer, prompt_token_ids, sampling) for index in range(self.n)]
@@ -137,7 +139,7 @@ class Generation:
             metrics.first_token_time = metrics.first_token_time or now
             metrics.last_token_time = sample.last_token_time = now
         if output.error is not None:
-            self.error = output.error
+            self.error, self._invalid = output.error, output.invalid
         if output.prompt_logprobs and self.prompt_logprobs is not None:
             first = len(self.prompt_logprobs)
             told = zip(self.prompt_token_ids[first : first + len(output.prompt_logprobs)], output.prompt_logprobs, strict=True)
@@ -151,6 +153,13 @@ class Generation:
         if sample.finished and self.finished:
             metrics.finished_time = now
         return cut
+
+    def failure(self) -> OctavoError | None:
+        """The error that ended it in the engine, if one did: InvalidRequestError where its own fields are at fault."""
+        if self.error is None:
+            return None
+        kind = InvalidRequestError if self._invalid else OctavoError
+        return kind(f"request {self.request_id} failed: {self.error}")
 
     def take(self) -> RequestOutput | None:
         """What is new since the last `take`, only for samples that have news; None if none has."""

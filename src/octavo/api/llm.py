@@ -25,7 +25,7 @@ from octavo.config.values import settled
 from octavo.engine.core import OUT_OF_MEMORY, build_core
 from octavo.loading.progress import progress_for
 from octavo.protocol.beam_search import BeamSearchParams
-from octavo.protocol.errors import InvalidRequestError, ModelLoadError, OctavoError
+from octavo.protocol.errors import InvalidRequestError, ModelLoadError
 from octavo.protocol.lora import LoRARequest, refuse_adapters
 from octavo.protocol.outputs import BeamSearchOutput, EmbeddingRequestOutput, PoolingRequestOutput, RequestOutput
 from octavo.protocol.pooling import PoolingParams
@@ -369,8 +369,9 @@ class LLM:
             cut = record_push(self._metrics, generation, int(index), output, now)
             if cut:
                 self._core.abort(output.request_id)
-            if generation.error is not None:
-                raise OctavoError(f"request {generation.request_id} failed: {generation.error}")
+            failure = generation.failure()
+            if failure is not None:
+                raise failure
             bar.add_tokens(len(output.token_ids) + sum(len(found.token_ids) for found in output.hypotheses or ()))
             # A sample ends but once: no output follows.
             if (cut or output.finish_reason is not None) and generation.finished:

@@ -81,7 +81,7 @@ class EngineLoop:
                     try:
                         self._core.add(request)
                     except InvalidRequestError as error:
-                        refused.append(EngineOutput(request.request_id, finish_reason="error", error=error.message))
+                        refused.append(EngineOutput(request.request_id, finish_reason="error", error=error.message, invalid=True))
             elif isinstance(message, UseVocabulary):
                 self._core.use_vocabulary(message.vocabulary)
             elif isinstance(message, Abort):

@@ -91,12 +91,13 @@ class SampledToken(msgspec.Struct, array_like=True):
 
 
 class StepResult(msgspec.Struct, array_like=True):
-    """What a worker says of one step. A request in `failed` (id → reason) got no token and can't go on; the others are unharmed.
-    `swap_seconds` is how long swapping took, and `step_seconds` all the rest. `prompt_logprobs` are of the prompt tokens after those that
-    the step computed, for requests that want them."""
+    """What a worker says of one step. A request in `failed` (id → reason) got no token and can't go on; the others are unharmed. Where it
+    is in `invalid`, too, its own fields are at fault. `swap_seconds` is how long swapping took, and `step_seconds` all the rest.
+    `prompt_logprobs` are of the prompt tokens after those that the step computed, for requests that want them."""
 
     sampled: list[SampledToken] = []
     failed: dict[str, str] = {}
     swap_seconds: float = 0.0
     step_seconds: float = 0.0
     prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
+    invalid: set[str] = set()

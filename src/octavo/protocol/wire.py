@@ -61,7 +61,8 @@ class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
 
     `finish_reason` is None, "stop", "length", "abort" or "error"; `stop_reason` the stop token id of the request's own list.
     `num_cached_tokens` of its prompt were found computed when it was first scheduled. `hypotheses` are a beam search's, the best first.
-    `prompt_logprobs` are of the prompt's next tokens, of which the second is the first that has any.
+    `prompt_logprobs` are of the prompt's next tokens, of which the second is the first that has any. An `error` is the request's own fault
+    where it is `invalid`.
     """
 
     request_id: str
@@ -76,6 +77,7 @@ class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
     hypotheses: list[BeamHypothesis] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
     embedding: bytes | None = None
+    invalid: bool = False
 
 
 class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):

@@ -374,7 +374,7 @@ class Scheduler:
         owner = request.owner
         output = owner.answer(told)
         if failure is not None:
-            output.finish_reason, output.error = "error", failure
+            output.finish_reason, output.error, output.invalid = "error", failure, request.request_id in result.invalid
         elif sampled is None:
             return output if told else None
         elif owner.search is not None and sampled.logprobs is not None:

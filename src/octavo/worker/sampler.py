@@ -107,9 +107,10 @@ class Sampled:
 
 @dataclass(slots=True)
 class SampleFailed:
-    """Why one row got no token. The request can't go on; the other rows are unharmed."""
+    """Why one row got no token. The request can't go on; the other rows are unharmed. `invalid`: its own fields are at fault."""
 
     reason: str
+    invalid: bool = False
 
 
 _WORDS = {
@@ -131,7 +132,7 @@ def failed(why: NoToken, row: SamplingRow) -> SampleFailed:
         }
         names = [name for name, masks_some in masks.items() if masks_some]
         return SampleFailed(
-            f"{' and '.join(names)} {'leave' if len(names) > 1 else 'leaves'} no token to choose at position {row.position}"
+            f"{' and '.join(names)} {'leave' if len(names) > 1 else 'leaves'} no token to choose at position {row.position}", invalid=True
         )
     return SampleFailed(f"{_WORDS[why]} at position {row.position}")
 

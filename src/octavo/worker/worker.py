@@ -143,6 +143,8 @@ def _result(owners: list[tuple[WorkerRequest, bool]], results: list[Sampled | Sa
     for (request, chosen), sampled in zip(owners, results, strict=True):
         if not isinstance(sampled, Sampled):
             result.failed.setdefault(request.request_id, sampled.reason)
+            if sampled.invalid:
+                result.invalid.add(request.request_id)
         elif chosen:
             if not request.beam:
                 request.token_ids.append(sampled.token_id)
