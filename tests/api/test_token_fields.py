@@ -135,6 +135,9 @@ def test_bad_words_as_vllm_tokenizes_them(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"bad_words": ["x"] * 1025}, "bad_words may hold at most 1024 words, got 1025"),
+        ({"bad_words": ["x" * 1001]}, "every one of bad_words must be at most 1000 characters long, got 1001"),
+        ({"bad_words": ["x" * 1000] * 66}, "bad_words together may have at most 65536 characters, got 66000"),
         ({"logit_bias": [1]}, "logit_bias must be a dictionary of token ids and numbers, got"),
         ({"logit_bias": {-1: 1.0}}, "every id of logit_bias must be an integer of at least 0, got -1"),
         ({"logit_bias": {"1": 1.0}}, "every id of logit_bias must be an integer"),

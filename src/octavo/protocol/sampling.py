@@ -19,6 +19,9 @@ GREEDY_BELOW = 1e-5
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 2.0
 MAX_BIAS = 100.0
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_CHARS = 1000
+MAX_BAD_WORDS_CHARS = 64 * 1024
 
 # Fields of vLLM's SamplingParams and of its HTTP requests that say how tokens are chosen, and that Octavo does not have.
 UNSUPPORTED_FIELDS = frozenset(
@@ -237,6 +240,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
             self.allowed_token_ids = [integer("allowed_token_ids", item, 0, what="every id of allowed_token_ids") for item in ids]
         if self.bad_words is not None:
             self.bad_words = [_string("bad_words", item) for item in _items("bad_words", self.bad_words, "a list of strings")]
+            _check_bad_words(self.bad_words)
 
     def _check_stops(self) -> None:
         for name in _FLAGS:
@@ -250,6 +254,20 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
         if self.stop_token_ids is not None:
             ids = _items("stop_token_ids", self.stop_token_ids, "a list of token ids")
             self.stop_token_ids = [integer("stop_token_ids", item, 0, what="every id of stop_token_ids") for item in ids]
+
+
+def _check_bad_words(words: list[str]) -> None:
+    """They are tokenized before the request is taken, while others wait."""
+    if len(words) > MAX_BAD_WORDS:
+        raise InvalidRequestError(f"bad_words may hold at most {MAX_BAD_WORDS} words, got {len(words)}.", param="bad_words")
+    longest = max(map(len, words), default=0)
+    if longest > MAX_BAD_WORD_CHARS:
+        raise InvalidRequestError(
+            f"every one of bad_words must be at most {MAX_BAD_WORD_CHARS} characters long, got {longest}.", param="bad_words"
+        )
+    total = sum(map(len, words))
+    if total > MAX_BAD_WORDS_CHARS:
+        raise InvalidRequestError(f"bad_words together may have at most {MAX_BAD_WORDS_CHARS} characters, got {total}.", param="bad_words")
 
 
 _FLAGS = ("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output")

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, field
 from octavo.api.prompts import LONGEST_SALT
 from octavo.config.server import LONGEST_REQUEST
 from octavo.protocol.beam_search import MAX_LENGTH_PENALTY
+from octavo.protocol.sampling import MAX_BAD_WORD_CHARS, MAX_BAD_WORDS
 from octavo.server.fields import CHAT_OFF, COMPLETION_OFF, GENERATE_OFF, TOKENIZE_OFF, OffValues
 from octavo.server.tool_fields import ToolChoice, Tools
 
@@ -19,7 +20,6 @@ SEED_MAX = 2**63 - 1
 MAX_STOP_STRINGS = 64
 MAX_N = 128
 MAX_BIASES = 1024
-MAX_BAD_WORDS = 1024
 
 # Printable ASCII: the id of a request ends up in headers, logs and bodies.
 ID_PATTERN, LONGEST_ID = r"^[!-~]+(?![\s\S])", 128
@@ -53,6 +53,7 @@ MESSAGE_SCHEMA = {
 }
 
 NonEmpty = Annotated[str, Meta(min_length=1)]
+BadWord = Annotated[str, Meta(min_length=1, max_length=MAX_BAD_WORD_CHARS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 Messages = Annotated[list[Annotated[dict[str, Any], Meta(extra_json_schema=MESSAGE_SCHEMA)]], Meta(min_length=1)]
@@ -155,7 +156,7 @@ class Generation(Body):
     request_id: Annotated[str, Meta(pattern=ID_PATTERN, max_length=LONGEST_ID)] | None = None
     logit_bias: Annotated[dict[str, float], Meta(max_length=MAX_BIASES)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1)] | None = None
-    bad_words: Annotated[list[NonEmpty], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    bad_words: Annotated[list[BadWord], Meta(max_length=MAX_BAD_WORDS)] | None = None
     structured_outputs: StructuredOutputs | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
 

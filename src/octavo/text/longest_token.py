@@ -61,5 +61,5 @@ def _steps(part: Any, nested: str) -> Iterator[dict[str, Any]]:
 
 def _grows(step: dict[str, Any]) -> bool:
     """Whether it replaces a string by one that is no shorter."""
-    pattern = step.get("pattern", {}).get("String") if step["type"] == "Replace" else None
-    return bool(pattern) and len(pattern.encode()) <= len(step["content"].encode())
+    pattern = step.get("pattern", {}).get("String", "") if step["type"] == "Replace" else ""
+    return 0 < len(pattern.encode()) <= len(step["content"].encode())
