@@ -57,6 +57,11 @@ class Grammars:
         try:
             self._compiler.check(grammar)
         except InvalidRequestError as error:
-            message = error.message if params.grammar is not None else _WRAPPING.sub("", error.message)
+            message = error.message if params.grammar is not None else without_grammar(error.message)
             raise InvalidRequestError(f"{field} {message}", param=field) from None
         return grammar
+
+
+def without_grammar(message: str) -> str:
+    """`message`, of a fault in a grammar that was made of something else, without where in the grammar it is."""
+    return _WRAPPING.sub("", message)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.structured_outputs import StructuredOutputsParams
 from octavo.server.answer_grammar import answer_grammar
 from octavo.server.answers import AnswerFormat, AnswerReader, count_reasoning_tokens, read_answer
 from octavo.server.beams import check_beam_fields
@@ -39,6 +40,7 @@ from octavo.server.responses import (
     Usage,
 )
 from octavo.server.sampling import check_logprobs, check_prompt_logprobs, generation_params, streams
+from octavo.server.schema_faults import Schemas
 from octavo.server.streaming import EventStream, chain, event, while_connected
 from octavo.server.tool_use import ToolUse, tool_use
 from octavo.server.usage import UsageCounter
@@ -114,8 +116,10 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
     job = make_job(ctx, request, body, prefix, prompts, params, logprobs)
     if isinstance(params, SamplingParams):
         thinking = form.reasoning() if form.reasoning is not None else None
-        params.structured_outputs = answer_grammar(ctx, params.structured_outputs, tools, thinking)
-        job = replace(job, schema_param=_schema_param(body, tools, job.schema_param))
+        asked = params.structured_outputs
+        params.structured_outputs = answer_grammar(ctx, asked, tools, thinking)
+        field = _schema_param(body, tools, job.schema_param)
+        job = replace(job, schema_param=field, schemas=_schemas(asked, params.structured_outputs, tools, field))
     return ChatJob(job, form, *_speaker(ctx, body))
 
 
@@ -124,6 +128,16 @@ def _schema_param(body: ChatRequest, tools: ToolUse, param: str | None) -> str |
     if tools.forced:
         return "tools"
     return param or ("structured_outputs" if body.structured_outputs is not None else None)
+
+
+def _schemas(
+    asked: StructuredOutputsParams | None, made: StructuredOutputsParams | None, tools: ToolUse, param: str | None
+) -> Schemas | None:
+    """What the grammar of an answer was made of, other than a grammar that the request brings."""
+    if made is None or made is asked or made.grammar is None:
+        return None
+    places = {function.name: place for place, function in enumerate(tools.functions)}
+    return Schemas(made.grammar, [places[function.name] for function in tools.forced or tools.functions], param or "structured_outputs")
 
 
 def _answer_format(ctx: ServerContext, body: ChatRequest, tools: ToolUse, prompt: str) -> AnswerFormat:

@@ -20,6 +20,7 @@ from octavo.server.context import ServerContext
 from octavo.server.prompts import TokenPrompt
 from octavo.server.requests import Generation, JsonSchemaFormat, TokenGeneration
 from octavo.server.responses import Usage
+from octavo.server.schema_faults import Schemas
 from octavo.server.streaming import first_item, merge, while_connected
 from octavo.server.usage import UsageCounter
 
@@ -54,6 +55,7 @@ class Job:
     skip_special_tokens: bool = True
     spaces: bool = True
     schema_param: str | None = None
+    schemas: Schemas | None = None
 
     def header(self, ctx: ServerContext) -> dict[str, Any]:
         """What every reply and chunk of the request has in common."""
@@ -172,9 +174,11 @@ def _naming_field(job: Job) -> Iterator[None]:
     except InvalidRequestError as error:
         if error.param == "prompt" and len(job.prompts) == 1:
             error.param = job.prompts[0].param
-        if job.schema_param is not None and (error.param or "").startswith("structured_outputs."):
-            field, error.param = error.param or "", job.schema_param
-            error.message = error.message.replace(field, job.schema_param, 1)
+        if (field := error.param or "").startswith("structured_outputs."):
+            if job.schemas is not None:
+                job.schemas.blame(error)
+            elif job.schema_param is not None:
+                error.param, error.message = job.schema_param, error.message.replace(field, job.schema_param, 1)
         if error.param == "beam_width":
             error.param, error.message = job.width_param, f"{job.width_param}: {error.message}."
         raise
