@@ -14,7 +14,7 @@ import pytest
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.text import template_sandbox
 from octavo.text.chat_template import choose_template, load_chat_template, render_chat, variables_of
-from octavo.text.template_sandbox import MAX_RENDERED_CHARS
+from octavo.text.template_bounds import MAX_RENDERED_CHARS
 from octavo.text.tokenizer import Tokenizer
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -107,6 +107,27 @@ def test_the_templates_own_words_reach_the_user() -> None:
         ("{{ 'x' * 10**12 }}", "too long"),
         ("{{ [1] * 2000000 }}", "too long"),
         ("{{ 10**100000 }}", "too large"),
+        ("{{ '%0300000000d' % 1 }}", "too long"),
+        ("{{ '%(a(b))300000000d' % {'a(b)': 1} }}", "too long"),
+        ("{{ '%*d' % (300000000, 1) }}", "too long"),
+        ("{{ '%300000000d' | format(1) }}", "too long"),
+        ("{{ 'a' | center(300000000) }}", "too long"),
+        ("{{ 'a'.center(300000000) }}", "too long"),
+        ("{{ 'a'.ljust(300000000) }}", "too long"),
+        ("{{ '{:>300000000}'.format(1) }}", "too long"),
+        ("{{ '{:>{}}'.format(1, 300000000) }}", "too long"),
+        ("{{ ('{:>9000000}' * 2).format(1, 1) }}", "too long"),
+        ("{{ '{a:>9000000}{a:>9000000}'.format_map({'a': 1}) }}", "too long"),
+        ("{{ ('{:>300000000}' | safe).format(1) }}", "too long"),
+        ("{{ 'a' | indent(300000000, true) }}", "too long"),
+        ("{{ ('a' * 100000) | replace('a', 'b' * 100000) }}", "too long"),
+        ("{{ ('a' * 100000).replace('a', 'b' * 100000) }}", "too long"),
+        ("{{ (['a' * 100000] * 1000) | join }}", "too long"),
+        ("{{ 'b'.join(['a' * 100000] * 1000) }}", "too long"),
+        ("{{ [1] | batch(300000000, 'x') | list }}", "too long"),
+        ("{{ (1).to_bytes(300000000, 'big') }}", "too long"),
+        ("{% set n = namespace(x='aaaa') %}{% for i in range(40) %}{% set n.x = n.x + n.x %}{% endfor %}", "too long"),
+        ("{% set n = namespace(x='aaaa') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}{% endfor %}", "too long"),
         ("{% for i in range(100000) %}{% for j in range(100000) %}{{ i }} and so on{% endfor %}{% endfor %}", "writes more than"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
     ],
@@ -151,6 +172,23 @@ def test_an_error_without_words_is_told_by_its_kind() -> None:
 
     with pytest.raises(InvalidRequestError, match="fails on these messages: MemoryError"):
         render("{{ fail() }}", fail=fail)
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ '%05d %s' % (7, 'a') }} {{ '%s, %s' | format('a', 2) }}", "00007 a a, 2"),
+        ("{{ '{:>3}|{a:<{w}}|{}'.format(1, 2, a='x', w=3) }} {{ '{a}'.format_map({'a': 5}) }}", "  1|x  |2 5"),
+        ("{{ ('<{}>' | safe).format('<') }}", "<&lt;>"),
+        ("{{ 'a' | center(5) }}{{ 'b'.ljust(3) }}{{ 'x\\ny' | indent(2, first=true) }}", "  a  b    x\n  y"),
+        ("{{ 'aba' | replace('a', 'cc') }}{{ 'aba'.replace('a', 'c') }}{{ 'aaa' | replace('a', 'b', 1) }}", "ccbcccbcbaa"),
+        ("{{ [1, 'a'] | join('-') }}{{ ','.join(['x', 'y']) }}{{ [{'k': 1}, {'k': 2}] | join('+', attribute='k') }}", "1-ax,y1+2"),
+        ("{{ [1, 2, 3] | batch(2, 0) | list }}{{ 7 % 4 }}{{ 'a' + 'b' }}{{ [1] + [2] }}", "[[1, 2], [3, 0]]3ab[1, 2]"),
+        ("{{ 'a' ~ 1 ~ none ~ missing ~ [2] }}", "a1None[2]"),
+    ],
+)
+def test_bounded_operations_are_those_of_jinja(template: str, text: str) -> None:
+    assert render(template) == text
 
 
 def test_long_but_sound_output_passes() -> None:

@@ -17,7 +17,8 @@ import jinja2.parser
 
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.text.messages import normalize_messages
-from octavo.text.template_sandbox import MAX_RENDERED_CHARS, TemplateSandbox, time_limit
+from octavo.text.template_bounds import MAX_RENDERED_CHARS
+from octavo.text.template_sandbox import TemplateSandbox, time_limit
 
 _RESERVED = frozenset({"messages", "add_generation_prompt"})
 # Stands for the end of a message that is to be continued, while the template writes it: of no case and no meaning.

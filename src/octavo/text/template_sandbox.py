@@ -7,7 +7,7 @@ filter maps or selects looks at the clock, and nothing grows large in one operat
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -16,10 +16,19 @@ import jinja2
 import jinja2.nodes as nodes
 import jinja2.visitor
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from markupsafe import Markup
 
-# Far beyond any context; a template that writes more is running away.
-MAX_RENDERED_CHARS = 16 * 2**20
-MAX_ITEMS = 2**20
+from octavo.text.template_bounds import (
+    BOUNDED_FILTERS,
+    MAX_ITEMS,
+    MAX_RENDERED_CHARS,
+    BoundedEscapeFormatter,
+    BoundedFormatter,
+    check_method,
+    check_percent,
+    check_size,
+)
+
 MAX_SECONDS = 10.0
 _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
 
@@ -38,17 +47,44 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, with these bounds."""
 
     # `"x" * 10**12` is one operation, which no bound on time or output can stop.
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"*", "**", "%", "+"})
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.filters |= BOUNDED_FILTERS
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         """Computes `left operator right` unless its result would be huge."""
-        for text, times in ((left, right), (right, left)):
+        if operator == "%" and isinstance(left, (str, bytes)):
+            check_percent(left, right)
+        if operator == "+" and isinstance(left, (str, bytes)) and isinstance(right, (str, bytes)):
+            check_size(len(left) + len(right))
+        for text, times in ((left, right), (right, left)) if operator == "*" else ():
             most = MAX_RENDERED_CHARS if isinstance(text, (str, bytes)) else MAX_ITEMS
             if isinstance(text, (str, bytes, list, tuple)) and isinstance(times, int) and len(text) * times > most:
                 raise OverflowError("a repeated value is too long")
         if operator == "**" and isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > 4096:
             raise OverflowError("a power is too large")
         return super().call_binop(context, operator, left, right)
+
+    def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as jinja2 names them
+        """As jinja's; methods of texts that would make a huge one are refused."""
+        check_method(__obj, args, kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`str.format` and `str.format_map` in jinja's sandbox, with bounds on what they write; None for any other `value`."""
+        if super().wrap_str_format(value) is None:
+            return None
+        text = value.__self__
+
+        def write(*args: Any, **kwargs: Any) -> str:
+            if value.__name__ == "format_map":
+                (kwargs,), args = args, ()
+            formatter = BoundedEscapeFormatter(self, escape=text.escape) if isinstance(text, Markup) else BoundedFormatter(self)
+            return type(text)(formatter.vformat(text, args, kwargs))  # type: ignore[no-any-return]
+
+        return write
 
     @property
     def has_time(self) -> bool:
@@ -70,7 +106,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 class _Clocks(jinja2.visitor.NodeTransformer):
-    """Makes loops and macros ask for the time."""
+    """Makes loops and macros ask for the time, and keeps joined texts short."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2 calls it by this name
         """Each turn, and each item that the loop's condition leaves out."""
@@ -85,6 +121,11 @@ class _Clocks(jinja2.visitor.NodeTransformer):
         self.generic_visit(node)
         node.body.insert(0, _ask(node))
         return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - jinja2 calls it by this name
+        """`a ~ b` joins, with the bound of the filter."""
+        self.generic_visit(node)
+        return nodes.Filter(nodes.List(node.nodes, lineno=node.lineno), "join", [], [], None, None, lineno=node.lineno)
 
 
 def _time(where: nodes.Node) -> nodes.Expr:
