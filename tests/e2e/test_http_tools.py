@@ -101,19 +101,10 @@ def test_a_message_uses_a_tool(tool_server: LiveServer) -> None:
         ({"properties": {"a": {"type": "x"}}}, "Invalid type: x"),
     ],
 )
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}, "auto"])
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
 def test_a_schema_that_can_not_be_held_is_refused(tool_client: openai.OpenAI, parameters: dict[str, Any], reason: str, choice: Any) -> None:
     tools: Any = [TOOLS[0], {"type": "function", "function": {"name": "f", "parameters": parameters}}]
-    form: Any = {"response_format": {"type": "json_object"}} if choice == "auto" else {}
     with pytest.raises(openai.BadRequestError) as error:
-        tool_client.chat.completions.create(**{**ARGUMENTS, "tools": tools}, tool_choice=choice, **form)
+        tool_client.chat.completions.create(**{**ARGUMENTS, "tools": tools}, tool_choice=choice)
     assert error.value.param == "tools.1.function.parameters"
     assert error.value.body["message"] == f"tools.1.function.parameters can't be used: {reason}"  # type: ignore[index]
-
-
-def test_the_schema_of_an_answer_is_told_from_those_of_its_tools(tool_client: openai.OpenAI) -> None:
-    form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "x"}}}
-    with pytest.raises(openai.BadRequestError) as error:
-        tool_client.chat.completions.create(**ARGUMENTS, response_format=form)
-    field = "response_format.json_schema.schema"
-    assert (error.value.param, error.value.body["message"]) == (field, f"{field} can't be used: Invalid type: x")  # type: ignore[index]

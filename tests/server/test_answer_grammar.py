@@ -12,6 +12,7 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.structured_outputs import StructuredOutputsParams
 from octavo.protocol.vocabulary import Vocabulary
 from octavo.server.answer_grammar import answer_grammar
+from octavo.server.schema_faults import Schemas
 from octavo.server.tool_fields import FunctionDefinition
 from octavo.server.tool_use import ToolUse
 from octavo.structured_output.compiler import GrammarCompiler
@@ -127,3 +128,24 @@ def test_calls_after_thinking(holds) -> None:
     held = answer_grammar(context({}), None, tools(forced=(F,)), REASONING_PARSERS["deepseek_r1"]("<think>"))
     assert holds(held, f"Hm.</think>\n\n{WRITTEN['hermes', '']}")
     assert not holds(held, WRITTEN["hermes", ""])
+
+
+def test_the_schema_at_fault_is_named() -> None:
+    compiler = GrammarCompiler(Vocabulary([*BYTES, b"<eos>"], [EOS], [EOS]), len(BYTES) + 1)
+    wrong = {"properties": {"a": {"type": "x"}}}
+    asked = StructuredOutputsParams(json={"type": "array"})
+    cases = [
+        (StructuredOutputsParams(json={"type": "x"}), (F, G), "response_format.json_schema.schema"),
+        (asked, (F, FunctionDefinition("g", parameters=wrong)), "tools.4.function.parameters"),
+        (asked, (FunctionDefinition("f", parameters=wrong), G), "tools.2.function.parameters"),
+    ]
+    for form, functions, field in cases:
+        use = ToolUse([{}], functions, None, TOOL_PARSERS["hermes"].form(""))
+        made = answer_grammar(context({}), form, use, None)
+        assert made is not None
+        assert made.grammar is not None
+        with pytest.raises(InvalidRequestError) as refused:
+            compiler.check(made.grammar)
+        error = InvalidRequestError(f"structured_outputs.grammar {refused.value.message}", param="structured_outputs.grammar")
+        Schemas(made.grammar, [2, 4], "response_format.json_schema.schema").blame(error)
+        assert (error.param, error.message) == (field, f"{field} can't be used: Invalid type: x")

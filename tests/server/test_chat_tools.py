@@ -119,6 +119,17 @@ async def test_the_template_shows_the_format(connect, llm: FakeLLM) -> None:
     assert (await ask(connect(tool_call_parser="json"), tools=TOOLS))["finish_reason"] == "stop"
 
 
+async def test_tools_that_the_template_does_not_read(connect, llm: FakeLLM) -> None:
+    llm.tokenizer.chat_template = "{{ messages }}"
+    client = connect(**HERMES)
+    for fields in ({}, {"tool_choice": "auto"}):
+        body = {"messages": [USER], "tools": TOOLS, **fields}
+        check(await client.post("/v1/chat/completions", json=body), 400, "tools", "chat template has no place for tools", "required")
+    # These are held to by a grammar, and need no telling.
+    for choice in ("required", "none", {"type": "function", "function": {"name": "nothing"}}):
+        await ask(client, tools=TOOLS, tool_choice=choice)
+
+
 async def test_auto_can_be_switched_off(connect) -> None:
     client = connect(enable_auto_tool_choice=False, **HERMES)
     body = {"messages": [USER], "tools": TOOLS}
