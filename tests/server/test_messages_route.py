@@ -200,3 +200,20 @@ async def test_other_errors_have_the_same_shape(connect, llm: FakeLLM) -> None:
     refused(await client.get("/v1/messages", headers=keyed), 405, "invalid_request_error", "GET")
     llm.die()
     refused(await client.post("/v1/messages", json=BASE, headers=keyed), 503, "overloaded_error", "engine")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "name", "reached"),
+    [
+        ("temperature", 0.5, "temperature", 0.5),
+        ("top_p", 0.4, "top_p", 0.4),
+        ("top_k", 7, "top_k", 7),
+        ("max_tokens", 33, "max_tokens", 33),
+        ("stop_sequences", ["zzz"], "stop", ["zzz"]),
+    ],
+)
+async def test_what_samples_reaches_the_model(
+    client: httpx.AsyncClient, llm: FakeLLM, field: str, value: Any, name: str, reached: Any
+) -> None:
+    await ask(client, **{field: value})
+    assert getattr(llm.calls[-1].sampling, name) == reached

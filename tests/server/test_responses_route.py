@@ -252,3 +252,30 @@ async def test_nothing_is_stored(client: httpx.AsyncClient) -> None:
 )
 async def test_refused_responses(connect, fields: dict[str, Any], param: str, words: list[str]) -> None:
     check(await connect(**PARSERS).post("/v1/responses", json={"input": "Hi", **fields}), 400, param, *words)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "name", "reached"),
+    [
+        ("temperature", 0.5, "temperature", 0.5),
+        ("top_p", 0.4, "top_p", 0.4),
+        ("top_k", 7, "top_k", 7),
+        ("seed", 5, "seed", 5),
+        ("max_output_tokens", 33, "max_tokens", 33),
+        ("logit_bias", {"5": 2}, "logit_bias", {5: 2.0}),
+        ("stop", ["zzz"], "stop", ["zzz"]),
+    ],
+)
+async def test_what_samples_reaches_the_model(
+    client: httpx.AsyncClient, llm: FakeLLM, field: str, value: Any, name: str, reached: Any
+) -> None:
+    await ask(client, **{field: value})
+    assert getattr(llm.calls[-1].sampling, name) == reached
+
+
+async def test_a_request_names_itself_and_has_a_deadline(client: httpx.AsyncClient, llm: FakeLLM) -> None:
+    assert (await ask(client, request_id="mine"))["id"].endswith("mine")
+    llm.hold.clear()
+    reply = await client.post("/v1/responses", json={"input": "Hi", "timeout": 0.5})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (408, "timeout")
+    assert llm.calls[-1].closed
