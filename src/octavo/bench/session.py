@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from octavo.api.arguments import FIELDS
 from octavo.api.llm import LLM
 from octavo.bench.cost import ModelCost, model_cost
 from octavo.bench.report import Table, megabytes
@@ -19,16 +19,10 @@ from octavo.protocol.outputs import RequestOutput
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineInfo
 
-# Where LLM's arguments have other names than the configuration's fields.
-_RENAMED = {"kv_cache_memory": "kv_cache_memory_bytes", "num_blocks_override": "num_gpu_blocks_override"}
-
 
 def llm_arguments(config: EngineConfig) -> dict[str, Any]:
     """The arguments of LLM that give it `config`."""
-    arguments: dict[str, Any] = {"seed": config.seed}
-    for part in (config.model, config.cache, config.scheduler, config.backend, config.structured_outputs):
-        arguments |= {_RENAMED.get(f.name, f.name): getattr(part, f.name) for f in fields(part)}
-    return arguments
+    return {"seed": config.seed} | {keyword: getattr(getattr(config, part), name) for keyword, (part, name) in FIELDS.items()}
 
 
 def model_path(options: ModelConfig) -> Path:

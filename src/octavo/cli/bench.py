@@ -386,9 +386,11 @@ def _lengths(workload: str, **given: int | None) -> dict[str, int]:
 
 def server_arguments(config: EngineConfig, defaults: EngineConfig | None = None) -> list[str]:
     """What follows `octavo serve` for an engine of this configuration, where it differs from `defaults`, by default the server's own."""
+    from octavo.api.arguments import PARTS
+
     arguments = [config.model.model, "--seed", str(config.seed)] if config.seed is not None else [config.model.model]
     defaults = defaults or EngineConfig()
-    for part in ("model", "cache", "scheduler", "backend", "structured_outputs"):
+    for part in PARTS:
         for each in fields(getattr(config, part)):
             value = getattr(getattr(config, part), each.name)
             if each.name != "model" and value != getattr(getattr(defaults, part), each.name):

@@ -37,6 +37,7 @@ from octavo.engine.messages import (
 from octavo.loading.progress import progress_for
 from octavo.protocol.errors import ConfigError, InvalidRequestError, ModelLoadError, PrefixCacheError
 from octavo.protocol.wire import EngineOutput
+from octavo.utils.people import say
 
 LINGER_MS = 2000
 OUT_OF_MEMORY = "the machine ran out of memory in a step: lower max_num_batched_tokens, max_num_seqs or gpu_memory_utilization, or quantize"
@@ -138,12 +139,6 @@ def _read_exactly(count: int) -> bytes:
             sys.exit(1)
         data += piece
     return data
-
-
-def say(line: str) -> None:
-    """One line for people, if anybody still reads."""
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
 
 
 def failure(error: BaseException) -> Failed:

@@ -22,6 +22,7 @@ from octavo.config.server import ServerOptions
 from octavo.protocol.errors import OctavoError
 from octavo.server.app import build_app
 from octavo.server.context import ServerContext, check_parsers
+from octavo.utils.people import say
 
 if TYPE_CHECKING:
     from octavo.api.async_llm import AsyncLLM
@@ -90,9 +91,7 @@ def _fail(message: str) -> int:
 
 
 def _say(message: str) -> None:
-    """One line for people, if anybody still reads."""
-    with contextlib.suppress(OSError):
-        print(f"octavo: {message}", file=sys.stderr, flush=True)
+    say(f"octavo: {message}")
 
 
 class _Uvicorn(uvicorn.Server):
