@@ -45,9 +45,13 @@ def test_whole_and_streamed(slow: LiveServer) -> None:
 
 def test_one_that_waits_for_a_seat(slow: LiveServer) -> None:
     with slow.http.stream("POST", "/v1/completions", json={**BODY, "stream": True, "timeout": 60}) as running:
-        assert next(running.iter_lines())
+        # Kept while the stream is to run: an iterator of httpx that nothing refers to closes its connection.
+        lines = running.iter_lines()
+        assert next(lines)
         wait_until(lambda: slow.metrics()["vllm:num_requests_running"] == 1, 10)
         reply = slow.http.post("/v1/completions", json={**BODY, "timeout": 0.5})
         assert reply.status_code == 408
         wait_until(lambda: slow.metrics()["vllm:num_requests_waiting"] == 0, 10)
+        assert slow.metrics()["vllm:num_requests_running"] == 1
+        assert next(lines) == ""
     wait_until(lambda: idle(slow), 10)
