@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import click
+from nested_fields import nested_rows
 from python_page import python_page
 
 from octavo.cli.app import app as commands
@@ -23,6 +24,7 @@ from octavo.protocol.wire import EngineInfo
 from octavo.server.anthropic_fields import MessagesRequest
 from octavo.server.app import build_app
 from octavo.server.fields import FIRST_VERSION, REFUSED_AT, SINCE, WITHOUT_EFFECT
+from octavo.server.query import CLIENTS_OWN
 from octavo.server.requests import LACKING, ChatRequest, CompletionRequest, TokenizeRequest
 from octavo.server.responses_fields import ResponsesRequest
 
@@ -186,6 +188,17 @@ def matrix(document: dict[str, Any]) -> str:
     return table(["field", *(f"`{route}`" for route in routes), "since"], rows)
 
 
+def nested_table(document: dict[str, Any]) -> str:
+    """The fields within fields."""
+    schemas = document["components"]["schemas"]
+    bodies = {}
+    for path, methods in document["paths"].items():
+        if body := methods.get("post", {}).get("requestBody"):
+            fields = schemas[body["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]]["properties"]
+            bodies[path] = {name: schema for name, schema in fields.items() if name not in REFUSED_AT.get(path, ())}
+    return table(["field", "value", "routes", ""], nested_rows(bodies, schemas, kind_of))
+
+
 def shared_off() -> dict[str, tuple[Any, ...]]:
     """What completions and chat both lack."""
     chat = ChatRequest.off_values
@@ -211,7 +224,7 @@ def api_page() -> str:
         for p, methods in document["paths"].items()
         for m, entry in methods.items()
         for query in entry.get("parameters", ())
-        if query["in"] == "query"
+        if query["in"] == "query" and query["name"] not in CLIENTS_OWN
     ]
     completion, chat = schemas["CompletionRequest"], schemas["ChatRequest"]
     off = shared_off()
@@ -251,13 +264,18 @@ that goes away ends its request.
 ## Parameters of the URL
 
 {table(["route", "parameter", "value", "default"], queries)}
-[kv-cache.md](kv-cache.md#what-the-cache-holds) says what `/kv/blocks` answers.
+Other parameters are refused where a route takes a body; `api-version` and `beta`, which Azure's and Anthropic's clients send, change
+nothing. [kv-cache.md](kv-cache.md#what-the-cache-holds) says what `/kv/blocks` answers.
 
 ## Completions and chat
 
 {fields_table(both, chat, schemas)}
 `user`, `metadata`, `service_tier`, `store`, `safety_identifier`, `prompt_cache_key` and `prompt_cache_retention` are OpenAI's; they can't
-change the text and are accepted for the sake of clients that send them.
+change the text and are accepted for the sake of clients that send them. A `seed` asks that the same request give the same text, which
+with `use_beam_search` it does anyway. The header `X-Request-Id` wins over `request_id`, and `max_completion_tokens` over `max_tokens`.
+`add_special_tokens` can't be true with token ids, `include_reasoning` false without `--reasoning-parser`, `echo` true in a chat whose
+last message is of another role than the answer, and `chat_template_kwargs`, `documents` and `tools` can't hold what the chat template
+does not read.
 
 ## Only `/v1/completions`
 
@@ -307,6 +325,14 @@ continued. `count_tokens` takes the fields of the conversation: `messages`, `sys
 "refused" is by name, with 400, unless the value asks for nothing (below); "–" is an unknown field, which is refused as well.
 
 {matrix(document)}
+## Fields within fields
+
+A field without effect is one that clients send back beside what it was made from, that speaks to other servers (prompts are cached
+anyway), or that is only a label; "refused" is any value but null, an empty list or an empty text. `name` of a message is refused where
+the chat template does not read it, but for that of a result, which may name the function that was called. What a message thought
+(`reasoning`) is the template's to keep or to leave out: most leave out that of earlier turns.
+
+{nested_table(document)}
 ## Fields that this version lacks
 
 They are refused by name unless their value asks for nothing, since many clients send them at their defaults.

@@ -14,6 +14,7 @@ from octavo.protocol.errors import UnsupportedModelError
 from octavo.quantization.decode import decode
 from octavo.quantization.kinds import KINDS
 from octavo.quantization.tensor import CheckpointTensor
+from octavo.server.item_schemas import REFUSED, WITHOUT_EFFECT
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
@@ -22,6 +23,14 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
 def test_generated_pages_are_current():
     done = subprocess.run([sys.executable, "scripts/gen_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_fields_within_fields_are_listed():
+    table = (ROOT / "docs/api.md").read_text().split("## Fields within fields\n")[1].split("\n## ")[0]
+    state = {cells[1].strip(" `"): cells[4].strip() for line in table.splitlines() if len(cells := line.split(" | ".strip())) == 6}
+    assert {path for path, word in state.items() if word == "no effect"} == WITHOUT_EFFECT
+    assert {path for path, word in state.items() if word == "refused"} == REFUSED
+    assert state["messages[].tool_calls[].function.arguments"] == state["tools[].function.strict"] == "acts"
 
 
 @pytest.mark.parametrize("columns", ["20", "200"])

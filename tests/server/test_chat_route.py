@@ -77,6 +77,7 @@ async def test_messages_reach_the_template(client: httpx.AsyncClient, llm: FakeL
         {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
         {"role": "tool", "tool_call_id": "c1", "content": "3"},
         {"role": "assistant", "content": "ok", "reasoning_content": "hm", "tool_calls": [], "annotations": []},
+        {"role": "assistant", "content": "so", "reasoning": "ah"},
     ]
     await chat(client, messages=messages, add_generation_prompt=False, chat_template_kwargs={"enable_thinking": False})
     assert llm.rendered == [
@@ -91,6 +92,7 @@ async def test_messages_reach_the_template(client: httpx.AsyncClient, llm: FakeL
                 },
                 {"role": "tool", "tool_call_id": "c1", "content": "3"},
                 {"role": "assistant", "content": "ok", "reasoning_content": "hm"},
+                {"role": "assistant", "content": "so", "reasoning": "ah", "reasoning_content": "ah"},
             ],
             "add_generation_prompt": False,
             "enable_thinking": False,

@@ -38,7 +38,7 @@ async def test_completions(client: httpx.AsyncClient, llm: FakeLLM, asked: dict[
 
 
 async def test_token_ids_are_taken_as_they_are(client: httpx.AsyncClient, llm: FakeLLM) -> None:
-    await client.post("/v1/completions", json={"prompt": [72, 105], "add_special_tokens": True})
+    await client.post("/v1/completions", json={"prompt": [72, 105]})
     assert [call.prompt for call in llm.calls] == [[72, 105]]
 
 

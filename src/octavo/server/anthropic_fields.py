@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from octavo.server.fields import OffValues
+from octavo.server.item_schemas import TEXT_BLOCK_SCHEMA, TURN_SCHEMA
 from octavo.server.requests import Body, NonEmpty
 from octavo.server.tool_fields import MAX_TOOLS, ToolName
 
@@ -20,13 +21,9 @@ MESSAGES_OFF: OffValues = {
     "output_format": (),
 }
 COUNT_OFF: OffValues = {name: MESSAGES_OFF[name] for name in ("context_management", "mcp_servers", "output_config", "output_format")}
-_TURN_SCHEMA = {
-    "type": "object",
-    "properties": {"role": {"enum": ["user", "assistant"]}, "content": {"anyOf": [{"type": "string"}, {"type": "array"}]}},
-    "required": ["role", "content"],
-}
 
-Turns = Annotated[list[Annotated[dict[str, Any], Meta(extra_json_schema=_TURN_SCHEMA)]], Meta(min_length=1)]
+TextBlockGiven = Annotated[dict[str, Any], Meta(extra_json_schema=TEXT_BLOCK_SCHEMA)]
+Turns = Annotated[list[Annotated[dict[str, Any], Meta(extra_json_schema=TURN_SCHEMA)]], Meta(min_length=1)]
 
 
 class AnthropicTool(Struct, forbid_unknown_fields=True):
@@ -77,7 +74,7 @@ class Conversation(Body, kw_only=True):
     """What counting and answering have in common."""
 
     messages: Turns
-    system: str | list[dict[str, Any]] | None = None
+    system: str | list[TextBlockGiven] | None = None
     tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: AutoChoice | AnyChoice | ToolChoiceTool | NoChoice | None = None
     thinking: ThinkingOff | None = None

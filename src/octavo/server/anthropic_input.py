@@ -8,6 +8,8 @@ from typing import Any
 from octavo.protocol.errors import InvalidRequestError
 from octavo.server.items import check_keys, string_of
 
+# Who used a tool, where that is the model itself.
+_DIRECT = {"type": "direct"}
 _TEXT_KEYS = ("type", "text", "cache_control", "citations")
 
 
@@ -81,6 +83,8 @@ def _others(blocks: list[Any], role: str, path: str) -> list[dict[str, Any]]:
 
 def _call(block: dict[str, Any], path: str) -> dict[str, Any]:
     check_keys(block, ("type", "id", "name", "input", "cache_control", "caller"), path)
+    if block.get("caller") not in (None, _DIRECT):
+        raise InvalidRequestError(f"{path}.caller: only {_DIRECT} is supported here.", param=f"{path}.caller")
     if not isinstance(block.get("input"), dict):
         raise InvalidRequestError(f"{path}.input: must be an object.", param=f"{path}.input")
     function = {"name": string_of(block, "name", path), "arguments": json.dumps(block["input"], ensure_ascii=False)}
@@ -117,6 +121,8 @@ def _kind(block: Any, path: str) -> Any:
 
 def _text(block: dict[str, Any], path: str) -> str:
     check_keys(block, _TEXT_KEYS, path)
+    if block.get("citations"):
+        raise InvalidRequestError(f"{path}.citations: is not supported by this version of Octavo.", param=f"{path}.citations")
     return string_of(block, "text", path)
 
 

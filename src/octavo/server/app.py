@@ -129,7 +129,9 @@ def build_app(llm: ServedLLM, options: ServerOptions, metrics: Metrics | None = 
     for operation, handler, summary in routes:
         # A model's id may hold slashes.
         path = operation.path.replace("{model_id}", "{model_id:path}")
-        app.add_api_route(path, _endpoint(ctx, handler), methods=[operation.method.upper()], summary=summary, operation_id=handler.__name__)
+        app.add_api_route(
+            path, _endpoint(ctx, operation, handler), methods=[operation.method.upper()], summary=summary, operation_id=handler.__name__
+        )
     app.add_exception_handler(OctavoError, on_octavo_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_middleware(Edge, keys=options.api_key, root_path=options.root_path, on_error=metrics.on_http_error, admission=ctx.admission)
@@ -145,8 +147,9 @@ def build_app(llm: ServedLLM, options: ServerOptions, metrics: Metrics | None = 
     return app
 
 
-def _endpoint(ctx: ServerContext, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(ctx: ServerContext, operation: Operation, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        operation.check_query(request)
         return await handler(ctx, request)
 
     return endpoint

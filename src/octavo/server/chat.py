@@ -89,6 +89,11 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
     ctx.model_name(body.model)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("top_logprobs: needs logprobs to be true.", param="top_logprobs")
+    if body.include_reasoning is False and not ctx.options.reasoning_parser:
+        raise InvalidRequestError(
+            "include_reasoning: can't be false on a server that does not tell thinking from answers (octavo serve --reasoning-parser).",
+            param="include_reasoning",
+        )
     tools = tool_use(ctx, body)
     bound = None if body.truncate_prompt_tokens is not None else Bound(ctx.llm.info.max_model_len, "messages")
     rendered = await render(ctx, body, tools=tools.told, bound=bound)
@@ -157,7 +162,14 @@ def _speaker(ctx: ServerContext, body: ChatRequest) -> tuple[str, str]:
     last = body.messages[-1]
     begins = not body.continue_final_message and body.add_generation_prompt is not False
     role = ctx.options.response_role if begins else str(last["role"])
-    return role, content_text(last) if body.echo and last["role"] == role else ""
+    if not body.echo:
+        return role, ""
+    if last["role"] != role:
+        raise InvalidRequestError(
+            f"echo: repeats the last message, of role {last['role']}, only before an answer of that role, which is of role {role} here.",
+            param="echo",
+        )
+    return role, content_text(last)
 
 
 def _logprobs(ctx: ServerContext, job: Job, output: CompletionOutput) -> ChatLogprobs | None:

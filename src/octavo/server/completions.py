@@ -96,7 +96,7 @@ async def _prompts(ctx: ServerContext, body: CompletionRequest) -> list[TokenPro
     if body.messages is None:
         if body.prompt is None:
             raise InvalidRequestError("prompt: is required.", param="prompt")
-        return await tokenize_prompts(ctx, body.prompt, body.add_special_tokens is not False, truncate)
+        return await tokenize_prompts(ctx, body.prompt, body.add_special_tokens, truncate)
     if body.prompt is not None:
         raise InvalidRequestError("messages: stand in place of a prompt; send either.", param="messages")
     add_special_tokens = bool(body.add_special_tokens)

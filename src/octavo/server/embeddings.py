@@ -19,7 +19,7 @@ from octavo.protocol.pooling import PoolingParams
 from octavo.server.body import parse, read_json_object
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
-from octavo.server.prompts import Bound, check_token_ids, encode, split_prompts
+from octavo.server.prompts import Bound, check_added, check_token_ids, encode, split_prompts
 from octavo.server.requests import EmbeddingRequest
 from octavo.server.responses import EmbeddingData, EmbeddingList, EmbeddingUsage
 from octavo.server.streaming import while_connected
@@ -73,6 +73,7 @@ async def _inputs(ctx: ServerContext, body: EmbeddingRequest) -> list[TokensProm
             bound = None if body.truncate_prompt_tokens is not None else Bound(limit, path)
             ids = await encode(ctx.llm.tokenizer, text, body.add_special_tokens is not False, bound)
         else:
+            check_added(body.add_special_tokens, path)
             ids = text
         check_token_ids(ids, ctx.llm.info.vocab_size, path)
         ids = truncated(ids, body.truncate_prompt_tokens, limit)

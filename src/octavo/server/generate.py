@@ -41,7 +41,7 @@ async def _prepare(ctx: ServerContext, request: Request, body: GenerateRequest) 
     ctx.model_name(body.model)
     limit = ctx.llm.info.max_model_len
     truncate = truncation(body, limit, body.max_tokens)
-    prompts = await tokenize_prompts(ctx, body.prompt, body.add_special_tokens is not False, truncate)
+    prompts = await tokenize_prompts(ctx, body.prompt, body.add_special_tokens, truncate)
     if body.max_tokens is not None:
         check_room(prompts, body.max_tokens, limit, "max_tokens")
     max_tokens = body.max_tokens or min(DEFAULT_MAX_TOKENS, limit - len(prompts[0].token_ids))

@@ -27,7 +27,6 @@ async def reset_prefix_cache(ctx: ServerContext, request: Request) -> Response:
 
 async def save_prefix_cache(ctx: ServerContext, request: Request) -> Response:
     """Saves what can be found by what it holds to the folder that the server was started with."""
-    read_flags(request, ())
     if not ctx.llm.info.saves_prefix_cache:
         raise InvalidRequestError("This server has no folder to save its prefix cache to: start it with --prefix-cache-dir DIR.")
     return json_response(PrefixCacheSaved(await ctx.llm.save_prefix_cache()))

@@ -71,6 +71,9 @@ def _message(message: dict[str, Any], path: str) -> dict[str, Any]:
         elif name not in ("role", "tool_calls", _PARSED):
             known = ("role", "content", "tool_calls", *_TEXT_FIELDS, *_EMPTY_FIELDS)
             raise InvalidRequestError(f"{field}: unknown field{did_you_mean(name, known) or '.'}", param=field)
+    if "reasoning" in result:
+        # Replies call it so here; templates know the older name.
+        result.setdefault("reasoning_content", result["reasoning"])
     if "content" not in result:
         result["content"] = _content(None, f"{path}.content", required=not tool_calls)
     if tool_calls:

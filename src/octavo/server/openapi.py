@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 
 from octavo.server.errors import ErrorBody
-from octavo.server.query import Whole
+from octavo.server.query import CLIENTS_OWN, Whole, check_names
 from octavo.server.requests import Body, schema_of_off_values
 
 _PLACES = re.compile(r"\{(\w+)\}")
@@ -30,6 +31,17 @@ class Operation:
     stream_type: str = "text/event-stream"
     flags: tuple[str, ...] = ()
     wholes: Mapping[str, Whole] = field(default_factory=dict)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Parameters of the query that are taken and change nothing."""
+        return CLIENTS_OWN if self.request is not None and self.path.startswith("/v1/") else ()
+
+    def check_query(self, request: Request) -> None:
+        """Raises InvalidRequestError for a parameter of the query that this route does not know; those that only read let any pass, as
+        monitors and caches send them, unless they have some of their own."""
+        if self.method == "post":
+            check_names(request, (*self.flags, *self.wholes, *self.ignored))
 
 
 def complete(document: dict[str, Any], operations: list[Operation], *, secured: bool) -> dict[str, Any]:
@@ -59,6 +71,8 @@ def _fill(entry: dict[str, Any], operation: Operation) -> None:
     for name, whole in operation.wholes.items():
         schemas[name] = {"type": "integer", "minimum": whole.least, "maximum": whole.most, "default": whole.default}
     placed = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in _PLACES.findall(operation.path)]
+    for name in operation.ignored:
+        schemas[name] = {"type": "string", "description": "Without effect: some clients send it."}
     asked = [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in schemas.items()]
     if placed or asked:
         entry["parameters"] = placed + asked

@@ -110,14 +110,23 @@ def truncation(request: Generation, max_model_len: int, max_tokens: int | None) 
     return Truncation(count, request.truncation_side == "right")
 
 
-async def tokenize_prompts(ctx: ServerContext, value: Any, add_special_tokens: bool, truncate: Truncation) -> list[TokenPrompt]:
+def check_added(add_special_tokens: bool | None, path: str) -> None:
+    """Raises InvalidRequestError where special tokens are asked for around the token ids at `path`, which are taken as they are."""
+    if add_special_tokens:
+        raise InvalidRequestError(
+            f"add_special_tokens: none are added to token ids, which {path} has; leave it out, or give false.", param="add_special_tokens"
+        )
+
+
+async def tokenize_prompts(ctx: ServerContext, value: Any, add_special_tokens: bool | None, truncate: Truncation) -> list[TokenPrompt]:
     """The token ids of each prompt in a `prompt` field. Raises InvalidRequestError for one that is empty, too long or out of range."""
     prompts = []
     for path, prompt in split_prompts(value):
         if isinstance(prompt, str):
             bound = None if truncate.count is not None else Bound(ctx.llm.info.max_model_len, path)
-            token_ids = await encode(ctx.llm.tokenizer, prompt, add_special_tokens, bound)
+            token_ids = await encode(ctx.llm.tokenizer, prompt, add_special_tokens is not False, bound)
         else:
+            check_added(add_special_tokens, path)
             token_ids = prompt
         kept = truncate(token_ids)
         check_fits(kept, ctx.llm.info.max_model_len, path)

@@ -10,8 +10,11 @@ from starlette.requests import Request
 
 from octavo.config.values import shown
 from octavo.protocol.errors import InvalidRequestError
+from octavo.utils.nearest import did_you_mean
 
 _VALUES = {"true": True, "1": True, "false": False, "0": False}
+# What clients of OpenAI's and Anthropic's APIs, and of Azure's, put there, whatever they ask for; it says nothing of the answer.
+CLIENTS_OWN = ("api-version", "beta")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
@@ -47,11 +50,18 @@ def read_wholes(request: Request, wholes: Mapping[str, Whole]) -> dict[str, int]
     return {name: found.get(name, whole.default) for name, whole in wholes.items()}
 
 
+def check_names(request: Request, names: Iterable[str]) -> None:
+    """Raises InvalidRequestError for a parameter that is none of `names`."""
+    known = list(names)
+    for name in request.query_params:
+        if name not in known:
+            raise InvalidRequestError(f"{name}: unknown query parameter{did_you_mean(name, known) or '.'}", param=name)
+
+
 def _parameters(request: Request, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    check_names(request, names)
     seen: set[str] = set()
     for name, value in request.query_params.multi_items():
-        if name not in names:
-            raise InvalidRequestError(f"{name}: unknown query parameter.", param=name)
         if name in seen:
             raise InvalidRequestError(f"{name}: is given twice.", param=name)
         seen.add(name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +16,8 @@ from octavo.server.messages import check_template_kwargs, normalize
 from octavo.server.prompts import INLINE_CHARACTERS, Bound, encode
 from octavo.server.requests import ChatRendering
 from octavo.utils.background import in_background
+
+_INDEX = re.compile(r"\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,8 @@ async def render(
 
     def write() -> str:
         plain = normalize(rendering.messages, keep_developer=rendering.keep_developer)
-        return ctx.llm.render_chat(plain, **rendering.arguments)
+        with _dotted():
+            return ctx.llm.render_chat(plain, **rendering.arguments)
 
     small = trusted and len(msgspec.json.encode((rendering.messages, rendering.arguments))) <= INLINE_CHARACTERS
     text = write() if small else await in_background(write)
@@ -67,7 +73,8 @@ def _arguments(ctx: ServerContext, body: ChatRendering, tools: list[dict[str, An
         arguments["continue_final_message"] = True
     if body.chat_template is not None:
         arguments["chat_template"] = body.chat_template
-    if tools:
+    # Where a grammar holds the answer to calls a template need not have a place for them.
+    if tools and ctx.templates.reads(template, "tools", unknown=True):
         arguments["tools"] = tools
     if body.documents:
         if not ctx.templates.reads(template, "documents"):
@@ -75,6 +82,18 @@ def _arguments(ctx: ServerContext, body: ChatRendering, tools: list[dict[str, An
         arguments["documents"] = body.documents
     arguments |= _effort(ctx, template, body.reasoning_effort)
     return "developer" in template, arguments
+
+
+@contextmanager
+def _dotted() -> Iterator[None]:
+    """Names a field at fault as a request has it: `messages.0.name`, not `messages[0].name`."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        param = error.param or ""
+        error.param = _INDEX.sub(r".\1", param) or None
+        error.message = error.message.replace(param, error.param or "", 1)
+        raise
 
 
 def _generation_prompt(body: ChatRendering) -> bool:

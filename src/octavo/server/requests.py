@@ -12,6 +12,7 @@ from octavo.config.server import LONGEST_REQUEST
 from octavo.protocol.beam_search import MAX_LENGTH_PENALTY
 from octavo.protocol.sampling import MAX_BAD_WORD_CHARS, MAX_BAD_WORDS
 from octavo.server.fields import CHAT_OFF, COMPLETION_OFF, GENERATE_OFF, TOKENIZE_OFF, OffValues
+from octavo.server.item_schemas import MESSAGE_SCHEMA
 from octavo.server.tool_fields import ToolChoice, Tools
 
 INT32_MAX = 2**31 - 1
@@ -32,24 +33,6 @@ PROMPT_SCHEMA = {
         _IDS,
         {"type": "array", "items": _IDS, "minItems": 1},
     ]
-}
-_TEXT_PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-MESSAGE_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART, "minItems": 1}, {"type": "null"}]},
-        "name": {"type": "string"},
-        "tool_call_id": {"type": "string"},
-        "tool_calls": {"type": "array", "items": {"type": "object"}},
-        "reasoning": {"type": "string"},
-        "reasoning_content": {"type": "string"},
-    },
-    "required": ["role"],
 }
 
 NonEmpty = Annotated[str, Meta(min_length=1)]

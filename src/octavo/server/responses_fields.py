@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 
 from octavo.config.server import LONGEST_REQUEST
 from octavo.server.fields import OffValues
+from octavo.server.item_schemas import INPUT_SCHEMA
 from octavo.server.requests import (
     ID_PATTERN,
     LONGEST_ID,
@@ -48,7 +49,6 @@ RESPONSES_OFF: OffValues = {
     "ec_transfer_params": (),
     "vllm_xargs": ({},),
 }
-_INPUT_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "object"}, "minItems": 1}]}
 
 
 class ResponseFunction(Struct, forbid_unknown_fields=True):
@@ -97,7 +97,7 @@ class ResponsesRequest(Body, kw_only=True):
 
     off_values: ClassVar[OffValues] = RESPONSES_OFF
 
-    input: Annotated[Any, Meta(extra_json_schema=_INPUT_SCHEMA)]
+    input: Annotated[Any, Meta(extra_json_schema=INPUT_SCHEMA)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=_INT32_MAX)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None

@@ -92,10 +92,11 @@ class _Items:
 
     def _reasoning(self, item: dict[str, Any], path: str) -> None:
         check_keys(item, ("type", "summary", "content", "encrypted_content", *_SILENT), path)
-        if item.get("encrypted_content"):
-            raise InvalidRequestError(
-                f"{path}.encrypted_content: is not supported by this version of Octavo.", param=f"{path}.encrypted_content"
-            )
+        for key in ("encrypted_content", "summary"):
+            if item.get(key):
+                raise InvalidRequestError(
+                    f"{path}.{key}: is not supported by this version of Octavo; thinking is told in content.", param=f"{path}.{key}"
+                )
         text = _text(item.get("content") or "", f"{path}.content", ("reasoning_text",))
         self._open = None
         if text:

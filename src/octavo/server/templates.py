@@ -29,6 +29,6 @@ class ChatTemplates:
         return requested or self._given or named or self._tokenizer.chat_template or ""
 
     @staticmethod
-    def reads(template: str, variable: str) -> bool:
-        """Whether `template` asks for `variable`."""
-        return bool(template) and variable in variables_of(template)
+    def reads(template: str, variable: str, *, unknown: bool = False) -> bool:
+        """Whether `template` asks for `variable`; `unknown` of a model that has none."""
+        return variable in variables_of(template) if template else unknown

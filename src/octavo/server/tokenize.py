@@ -14,7 +14,7 @@ from octavo.server.rendering import render
 from octavo.server.requests import DetokenizeRequest, TokenizeRequest
 from octavo.server.responses import Prompt, TokenizerInfo, Tokens
 from octavo.server.streaming import while_connected
-from octavo.server.tool_use import told_tools
+from octavo.server.tool_use import check_place, told_tools
 from octavo.utils.background import in_background
 
 # Fields that say how messages are written out.
@@ -31,6 +31,8 @@ async def tokenize(ctx: ServerContext, request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("prompt: give either prompt or messages.", param="prompt")
     if body.messages is not None:
+        if body.tools:
+            check_place(ctx, ctx.templates.choose(tools=True, requested=body.chat_template))
         token_ids = (await while_connected(request, ctx, render(ctx, body, tools=told_tools(body.tools)))).token_ids
     else:
         assert body.prompt is not None

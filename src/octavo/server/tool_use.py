@@ -48,7 +48,7 @@ def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
     if choice in (None, "auto"):
         kind = _auto_parser(ctx, kind)
         if body.chat_template is None:
-            _check_place(ctx, template)
+            check_place(ctx, template, "; use tool_choice required or a function's name, which hold the answer to a call")
     elif body.use_beam_search:
         raise InvalidRequestError("tool_choice: required and named choices can't be given with use_beam_search.", param="tool_choice")
     elif isinstance(choice, NamedToolChoice):
@@ -108,14 +108,10 @@ def _auto_parser(ctx: ServerContext, kind: type[ToolParser] | None) -> type[Tool
     return kind
 
 
-def _check_place(ctx: ServerContext, template: str) -> None:
-    """That the model is told of the tools; one without a template is refused where it is written out."""
-    if template and not ctx.templates.reads(template, "tools"):
-        raise InvalidRequestError(
-            "tools: the model's chat template has no place for tools; use tool_choice required or a function's name, which hold the answer "
-            "to a call.",
-            param="tools",
-        )
+def check_place(ctx: ServerContext, template: str, hint: str = "") -> None:
+    """That the model is told of the tools; one without a template is refused where it is written out. Raises InvalidRequestError."""
+    if not ctx.templates.reads(template, "tools", unknown=True):
+        raise InvalidRequestError(f"tools: the model's chat template has no place for tools{hint}.", param="tools")
 
 
 def told_tools(tools: list[Tool] | None) -> list[dict[str, Any]]:

@@ -18,9 +18,10 @@ import jinja2.parser
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.text.messages import normalize_messages
 from octavo.text.template_bounds import MAX_RENDERED_CHARS
+from octavo.text.template_reads import check_names, watched
 from octavo.text.template_sandbox import TemplateSandbox, time_limit
 
-_RESERVED = frozenset({"messages", "add_generation_prompt"})
+RESERVED = frozenset({"messages", "add_generation_prompt"})
 # Stands for the end of a message that is to be continued, while the template writes it: of no case and no meaning.
 _END_MARK = "\ue0f0\ue0f1\ue0f0"
 
@@ -64,19 +65,20 @@ def render_chat(
     """The prompt that `template` makes of `messages`. `variables` are further names that it may use. With `continue_final_message` it ends
     with the text of the last message, whatever the template writes behind it.
 
-    Raises InvalidRequestError for messages that are not well-formed, a template that refuses them or fails, and one that does not come to
-    an end.
+    Raises InvalidRequestError for messages that are not well-formed, a template that refuses them or fails, one that does not come to
+    an end, and a message's name that it does not read.
     """
     if continue_final_message and add_generation_prompt:
         raise InvalidRequestError(
             "continue_final_message continues the last message, and add_generation_prompt begins a new one", param="continue_final_message"
         )
-    if clash := sorted(_RESERVED & variables.keys()):
+    if clash := sorted(RESERVED & variables.keys()):
         raise InvalidRequestError(f"chat_template_kwargs can't set {clash[0]}", param="chat_template_kwargs")
     compiled = compile_template(template)
     prepared = normalize_messages(messages, wants_parts=wants_parts(template), wants_strings=_tests_for_string(template))
     if continue_final_message:
         _mark_end(prepared[-1])
+    prepared = watched(prepared)
     context = {"tools": None, "documents": None, **variables, "messages": prepared, "add_generation_prompt": add_generation_prompt}
     try:
         with time_limit():
@@ -86,6 +88,7 @@ def render_chat(
     except Exception as error:  # a template is foreign code and may fail in any way
         problem = str(error) or type(error).__name__
         raise InvalidRequestError(f"the chat template fails on these messages: {problem}", param="messages") from error
+    check_names(prepared)
     return _up_to_mark(text) if continue_final_message else text
 
 

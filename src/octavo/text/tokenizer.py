@@ -12,13 +12,14 @@ from typing import Any
 from octavo.loading.checkpoint import Checkpoint
 from octavo.protocol.errors import InvalidRequestError, UnsupportedModelError
 from octavo.protocol.vocabulary import Vocabulary
-from octavo.text.chat_template import choose_template, render_chat
+from octavo.text.chat_template import RESERVED, choose_template, render_chat, variables_of
 from octavo.text.failures import TokenizersError, library_failures
 from octavo.text.folder import parts_from_folder
 from octavo.text.gguf_vocabulary import parts_from_gguf
 from octavo.text.longest_token import longest_token
 from octavo.text.parts import TokenizerParts
 from octavo.text.pieces import piece_decoder
+from octavo.text.template_reads import check_variables
 
 # Characters that take milliseconds at most.
 SHORT_TEXT = 16 * 1024
@@ -144,9 +145,10 @@ class Tokenizer:
         With `continue_final_message` it ends with the last message's text, for the model to go on.
 
         `kwargs` are further variables for the template. Raises InvalidRequestError for messages that can't be rendered, with the
-        template's own words where it has any, and for a model without a template.
+        template's own words where it has any, for a variable that it does not read, and for a model without a template.
         """
         template = chat_template or choose_template(self.chat_template, self.named_templates, kwargs)
+        check_variables([name for name, value in kwargs.items() if value is not None and name not in RESERVED], variables_of(template))
         variables = {**self._parts.template_variables, **kwargs}
         return render_chat(
             template,
