@@ -108,6 +108,73 @@ def test_json_or_calls(holds) -> None:
     assert error.value.param == "tool_choice"
 
 
+FREE = {
+    "hermes": ["", "Hi", "<tool_cal", '{"a": 1}', "Let me. {call}", "{call}", "{call}\nand {call} done", "<tool>"],
+    "mistral": ["", "Hi", "[TOOL_CALL", "[1]", "Let me. {call}", "{call} done"],
+    "llama3_json": ["", "Hi", " {", "[1, 2]", "[", "{call}", "{call}; {call}", "\n{call}", "<|python_tag|>{call}", "<|python_tag|>1"],
+    "json": ["", "Hi {", "[1, 2]", "{call}", " {call}"],
+}
+
+
+@pytest.mark.parametrize("thinks", ["", "<think>", "?"])
+@pytest.mark.parametrize(("parser", "template"), WRITTEN)
+def test_free_text_with_strict_calls(holds, parser: str, template: str, thinks: str) -> None:
+    """Where the model may choose to call: any text, but no call of a strict function whose arguments don't match its schema."""
+    kind = TOOL_PARSERS[parser]
+    strict, loose = FunctionDefinition("f", parameters=CITY, strict=True), FunctionDefinition("g", parameters=CITY)
+    use = ToolUse([{}], (strict, loose), None, kind.form(template), strict="tools.0.function.strict")
+    thinking = {"": None, "<think>": REASONING_PARSERS["deepseek_r1"]("<think>"), "?": REASONING_PARSERS["qwen3"]("assistant")}[thinks]
+    lead = {"": "", "<think>": "Hm, <tool_call>?</think>\n\n", "?": "<think>[TOOL_CALLS]</think>\n"}[thinks]
+    held = answer_grammar(context({}), None, use, thinking)
+    call = WRITTEN[parser, template]
+    texts = [text.replace("{call}", call) for text in FREE[parser] if text != " {"]
+    for text in texts:
+        assert holds(held, lead + text), text
+        if thinks == "?":
+            assert holds(held, text), text
+    other = call.replace('"f"', '"g"').replace("]f[", "]g[").replace("Oslo", "Rome")
+    assert holds(held, lead + other)
+    for wrong in (call.replace("Oslo", "Rome"), call.replace("city", "town"), call.replace('"f"', '"h"').replace("]f[", "]h[")):
+        assert not holds(held, lead + wrong), wrong
+        assert not holds(held, f"{lead}\n{wrong}"), wrong
+    if use.form.trigger:
+        for wrong in ("Hi " + call.replace("Oslo", "Rome"), f"{call} {call.replace('Oslo', 'Rome')}", use.form.trigger):
+            assert not holds(held, lead + wrong), wrong
+    else:
+        for wrong in (" {", '[ {"name": "f"', f"<|python_tag|> {call.replace('Oslo', 'Rome')}"):
+            assert parser == "json" or not holds(held, lead + wrong), wrong
+
+
+def test_one_strict_call_at_most(holds) -> None:
+    strict = FunctionDefinition("f", parameters=CITY, strict=True)
+    call = WRITTEN["hermes", ""]
+    use = ToolUse([{}], (strict,), None, TOOL_PARSERS["hermes"].form(""), several=False, strict="tools.0.function.strict")
+    held = answer_grammar(context({}), None, use, None)
+    assert holds(held, f"Hi {call} done")
+    assert not holds(held, f"{call}\n{call}")
+
+
+@pytest.mark.parametrize("template", ["", "[ARGS]"])
+def test_a_special_token_begins_strict_calls(holds, template: str) -> None:
+    special, ids = {"[TOOL_CALLS]": CALLS_ID}, (EOS, CALLS_ID)
+    strict = FunctionDefinition("f", parameters=CITY, strict=True)
+    use = ToolUse([{}], (strict, G), None, TOOL_PARSERS["mistral"].form(template), strict="tools.0.function.strict")
+    held = answer_grammar(context(special), None, use, None)
+    call = WRITTEN["mistral", template].removeprefix("[TOOL_CALLS]")
+    assert holds(held, "Hi [TOOL_CALLS] is written here.", special=ids)
+    assert holds(held, "Hi ", CALLS_ID, call, " done", special=ids)
+    assert not holds(held, "Hi ", CALLS_ID, special=ids)
+    assert not holds(held, CALLS_ID, call.replace("Oslo", "Rome"), special=ids)
+
+
+def test_a_grammar_of_the_whole_text_leaves_no_room_for_strict_calls() -> None:
+    strict = FunctionDefinition("f", parameters=CITY, strict=True)
+    use = ToolUse([{}], (G, strict), None, TOOL_PARSERS["hermes"].form(""), strict="tools.1.function.strict")
+    with pytest.raises(InvalidRequestError, match="whole text") as error:
+        answer_grammar(context({}), StructuredOutputsParams(grammar='start: "a"'), use, None)
+    assert error.value.param == "tools.1.function.strict"
+
+
 @pytest.mark.parametrize("is_special", [False, True])
 def test_thinking_is_free(holds, is_special: bool) -> None:
     special = {"</think>": CLOSE_ID} if is_special else {}
@@ -138,9 +205,10 @@ def test_the_schema_at_fault_is_named() -> None:
         (StructuredOutputsParams(json={"type": "x"}), (F, G), "response_format.json_schema.schema"),
         (asked, (F, FunctionDefinition("g", parameters=wrong)), "tools.4.function.parameters"),
         (asked, (FunctionDefinition("f", parameters=wrong), G), "tools.2.function.parameters"),
+        (None, (F, FunctionDefinition("g", parameters=wrong, strict=True)), "tools.4.function.parameters"),
     ]
     for form, functions, field in cases:
-        use = ToolUse([{}], functions, None, TOOL_PARSERS["hermes"].form(""))
+        use = ToolUse([{}], functions, None, TOOL_PARSERS["hermes"].form(""), strict="" if form else "tools.4.function.strict")
         made = answer_grammar(context({}), form, use, None)
         assert made is not None
         assert made.grammar is not None

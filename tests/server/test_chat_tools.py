@@ -184,6 +184,37 @@ async def test_refused_tools(connect, fields: dict[str, Any], param: str, words:
     check(await connect(**HERMES).post("/v1/chat/completions", json={"messages": [USER], **fields}), 400, param, *words)
 
 
+async def test_strict_tools_hold_what_the_model_chooses(connect, llm: FakeLLM) -> None:
+    client = connect(**HERMES)
+    for choice in (None, "auto"):
+        await ask(client, tools=TOOLS, tool_choice=choice)
+        held = llm.calls[-1].sampling.structured_outputs
+        assert '"name": \\"nothing\\", \\"arguments\\": " %json' in held.grammar.replace('\\"name\\"', '"name"')
+    await ask(client, tools=TOOLS, tool_choice="none")
+    assert llm.calls[-1].sampling.structured_outputs is None
+    loose = {"type": "function", "function": {"name": "nothing", "strict": False}}
+    await ask(client, tools=[WEATHER, loose])
+    assert llm.calls[-1].sampling.structured_outputs is None
+    check(
+        await client.post("/v1/chat/completions", json={"messages": [USER], "tools": TOOLS, "use_beam_search": True}),
+        400,
+        "tools.1.function.strict",
+        "use_beam_search",
+    )
+
+
+async def test_strict_functions_of_responses_and_messages(connect, llm: FakeLLM) -> None:
+    client = connect(**HERMES)
+    function = {"type": "function", "name": "f", "strict": True}
+    body = {"input": "Hi", "tools": [function]}
+    assert (await client.post("/v1/responses", json=body)).status_code == 200
+    tool = {"name": "f", "input_schema": {"type": "object"}, "strict": True}
+    assert (await client.post("/v1/messages", json={"messages": [USER], "max_tokens": 9, "tools": [tool]})).status_code == 200
+    assert [call.sampling.structured_outputs.grammar[:11] for call in llm.calls] == ["start: tail"] * 2
+    given = {**body, "structured_outputs": {"grammar": 'start: "a"'}}
+    check(await client.post("/v1/responses", json=given), 400, "tools.0.strict", "whole text")
+
+
 async def test_refused_tools_of_prompts(client) -> None:
     body = {"messages": [USER], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]}
     check(await client.post("/tokenize", json=body), 400, "tools.0.function.parameters", "object")

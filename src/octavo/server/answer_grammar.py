@@ -10,7 +10,7 @@ from octavo.server.context import ServerContext
 from octavo.server.tool_fields import FunctionDefinition
 from octavo.server.tool_use import ToolUse
 from octavo.structured_output.grammar import grammar_of, quoted
-from octavo.structured_output.tool_calls import CallPattern, tool_call_grammar
+from octavo.structured_output.tool_calls import CallPattern, free_answer_grammar, tool_call_grammar
 from octavo.text.reasoning.parser import ReasoningParser
 from octavo.text.tools.plain_json import PlainJsonParser
 
@@ -22,12 +22,12 @@ _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 def answer_grammar(
     ctx: ServerContext, asked: StructuredOutputsParams | None, tools: ToolUse, thinking: ReasoningParser | None
 ) -> StructuredOutputsParams | None:
-    """What an answer is held to whose text is to be as `asked`, or else calls of `tools`, or must be calls. What the model thinks before,
-    by the parser `thinking`, is free. None: nothing.
+    """What an answer is held to whose text is to be as `asked`, or else calls of `tools`, or must be calls, or may hold calls of which some
+    are strict. What the model thinks before, by the parser `thinking`, is free. None: nothing.
 
     Raises InvalidRequestError that names the field at fault.
     """
-    if asked is None and not tools.forced:
+    if asked is None and not tools.forced and not tools.strict:
         return None
     if asked is not None and tools.forced:
         raise InvalidRequestError(
@@ -35,9 +35,15 @@ def answer_grammar(
         )
     if asked is not None and asked.kind == "grammar":
         # Whoever writes a grammar means all of the text.
+        if tools.strict:
+            raise InvalidRequestError(
+                f"{tools.strict}: can't be held to beside structured_outputs.grammar, which is that of the whole text.", param=tools.strict
+            )
         return asked
     if asked is not None and not tools.told and thinking is None:
         return asked
+    if asked is None and not tools.forced:
+        return StructuredOutputsParams(grammar=_free(ctx, tools, thinking))
     parts = [] if asked is None else [grammar_of(asked)]
     if tools.told:
         parts.append(_calls(ctx, tools))
@@ -52,6 +58,25 @@ def _calls(ctx: ServerContext, tools: ToolUse) -> str:
     return tool_call_grammar(
         patterns, prefix=form.prefix, suffix=form.suffix, separator=separator, special_tokens=ctx.llm.tokenizer.special_tokens
     )
+
+
+def _free(ctx: ServerContext, tools: ToolUse, thinking: ReasoningParser | None) -> str:
+    """Any text, whose calls are of `tools`, with arguments that match the schemas of those that are strict."""
+    form = tools.form or PlainJsonParser.form("")
+    patterns = [
+        CallPattern(form.begin(each.name), _schema(each) if each.strict else {"type": "object"}, form.after) for each in tools.functions
+    ]
+    grammar = free_answer_grammar(
+        patterns,
+        trigger=form.trigger,
+        tag=form.tag,
+        prefix=form.prefix,
+        suffix=form.suffix,
+        separator=form.separator if tools.several else None,
+        special_tokens=ctx.llm.tokenizer.special_tokens,
+        barred="" if thinking is None or thinking.thinks_first else thinking.markers[0],
+    )
+    return grammar if thinking is None else _after_thinking(ctx, grammar, thinking)
 
 
 def _schema(function: FunctionDefinition) -> dict[str, object]:

@@ -130,7 +130,7 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
 
 def _schema_param(body: ChatRequest, tools: ToolUse, param: str | None) -> str | None:
     """The field at fault where the grammar of the answer can't be used."""
-    if tools.forced:
+    if tools.forced or (tools.strict and param is None and body.structured_outputs is None):
         return "tools"
     return param or ("structured_outputs" if body.structured_outputs is not None else None)
 

@@ -13,7 +13,7 @@ MAX_TOOLS = 1024
 
 class FunctionDefinition(Struct, forbid_unknown_fields=True):
     """A function that the model may call. `parameters` is the JSON schema of its arguments, an object; without one there are none.
-    `strict` asks that arguments match it, which those of a required or named choice always do."""
+    `strict` holds the arguments to it where the model may choose to call; those of a required or named choice always match."""
 
     name: ToolName
     description: str | None = None

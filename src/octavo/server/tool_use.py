@@ -21,7 +21,8 @@ from octavo.text.tools.registry import TOOL_PARSERS, parser_for_template
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """The tools that the template is told of, who reads the calls, and the form in which they are written; nothing where no tool may be
-    called. `forced` are the functions one of which must be called, `several` whether more than one call may follow."""
+    called. `forced` are the functions one of which must be called, `several` whether more than one call may follow. `strict` is the first
+    field by which arguments must match a schema where the model chooses, empty if there is none."""
 
     told: list[dict[str, Any]]
     functions: tuple[FunctionDefinition, ...] = ()
@@ -29,6 +30,7 @@ class ToolUse:
     form: CallForm | None = None
     forced: tuple[FunctionDefinition, ...] = ()
     several: bool = True
+    strict: str = ""
 
 
 def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
@@ -45,8 +47,12 @@ def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
     kind = _parser(ctx, template)
     several = body.parallel_tool_calls is not False
     forced: tuple[FunctionDefinition, ...] = ()
+    strict = ""
     if choice in (None, "auto"):
         kind = _auto_parser(ctx, kind)
+        strict = next((f"tools.{place}.function.strict" for place, each in enumerate(functions.values()) if each.strict), "")
+        if strict and body.use_beam_search:
+            raise InvalidRequestError(f"{strict}: can't be held to with use_beam_search.", param=strict)
         if body.chat_template is None:
             check_place(ctx, template, "; use tool_choice required or a function's name, which hold the answer to a call")
     elif body.use_beam_search:
@@ -57,7 +63,7 @@ def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
         forced = tuple(functions.values())
     reader = kind or PlainJsonParser
     told = told_tools(body.tools)
-    return ToolUse(told, tuple(functions.values()), lambda: reader(functions), reader.form(template), forced, several)
+    return ToolUse(told, tuple(functions.values()), lambda: reader(functions), reader.form(template), forced, several, strict)
 
 
 def _functions(tools: list[Tool]) -> dict[str, FunctionDefinition]:

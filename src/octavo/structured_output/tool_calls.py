@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.structured_output.grammar import json_rule, quoted
+
+_SPACES = r"[ \t\r\n]*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +36,76 @@ def tool_call_grammar(
     of these texts the token itself is meant, which no plain text can spell. Raises ValueError if there is no pattern,
     InvalidRequestError for a schema that JSON can't write.
     """
+    special = special_tokens or {}
+    return "\n".join([f"start: {_group(prefix, separator, suffix, special)}", *_calls(patterns, special)])
+
+
+def free_answer_grammar(
+    patterns: Sequence[CallPattern],
+    *,
+    trigger: str,
+    tag: str = "",
+    prefix: str = "",
+    suffix: str = "",
+    separator: str | None = None,
+    special_tokens: Mapping[str, int] | None = None,
+    barred: str = "",
+) -> str:
+    """The grammar of any text whose calls are written by `patterns`, with the arguments of `tool_call_grammar`; without `separator` there
+    is one call at most.
+
+    Where the `trigger` comes in the text a call follows; `prefix`, or else each pattern, begins with it. Without a trigger a text that
+    begins with the bracket of a JSON object, or of a list of them, is calls as a whole, perhaps after the `tag`. No text begins with
+    `barred`. Raises as `tool_call_grammar`.
+    """
+    special = special_tokens or {}
+    bars = f" & ~/{_escaped(barred)}(?s:.*)/" if barred and barred not in special else ""
+    if not trigger:
+        opening = rf"(\[{_SPACES})?\{{(?s:.*)"
+        if tag and tag not in special:
+            opening = f"({_escaped(tag)}{_SPACES})?{opening}"
+        begin = f"({_literal(tag, special)})?" if tag else ""
+        lines = [
+            f"start: GAP ({_joined((begin, 'calls'))} | TEXT)",
+            f"calls: {_group(prefix, separator, suffix, special)}",
+            f"GAP: /{_SPACES}/",
+            rf"TEXT: /([^ \t\r\n](?s:.*))?/ & ~/{opening}/{bars}",
+        ]
+        return "\n".join([*lines, *_calls(patterns, special)])
+    if prefix:
+        group = _group(prefix.removeprefix(trigger), separator, suffix, special)
+    else:
+        group, patterns = "call", [replace(pattern, begin=pattern.begin.removeprefix(trigger)) for pattern in patterns]
+    rest = "" if separator is None else "+"
+    lines = [f"start: tail | (lead {group}){rest} tail", "tail: TAIL"]
+    if trigger in special:
+        lines += [f"lead: TAIL {_literal(trigger, special)}", f"TAIL: /(?s:.*)/{bars}"]
+    else:
+        lines += [f"lead[suffix={quoted(trigger)}]: LEAD", f"LEAD: /(?s:.*)/{bars}"]
+        lines.append(f"TAIL: /(?s:.*)/ & ~/(?s:.*){_escaped(trigger)}(?s:.*)/{bars}")
+    return "\n".join([*lines, *_calls(patterns, special)])
+
+
+def _calls(patterns: Sequence[CallPattern], special: Mapping[str, int]) -> list[str]:
+    """The rules of a call, by any of `patterns`."""
     if not patterns:
         raise ValueError("there must be at least one pattern")
-    special = special_tokens or {}
     lines = []
     for index, pattern in enumerate(patterns):
         parts = (_literal(pattern.begin, special), json_rule(pattern.schema), _literal(pattern.end, special))
         lines.append(f"call_{index}: {_joined(parts)}")
-    lines.append("call: " + " | ".join(f"call_{index}" for index in range(len(patterns))))
+    return [*lines, "call: " + " | ".join(f"call_{index}" for index in range(len(patterns)))]
+
+
+def _group(prefix: str, separator: str | None, suffix: str, special: Mapping[str, int]) -> str:
+    """A call, or with a separator any number of them, between `prefix` and `suffix`."""
     more = "" if separator is None else f"({_joined((_literal(separator, special), 'call'))})*"
-    lines.insert(0, f"start: {_joined((_literal(prefix, special), 'call', more, _literal(suffix, special)))}")
-    return "\n".join(lines)
+    return _joined((_literal(prefix, special), "call", more, _literal(suffix, special)))
+
+
+def _escaped(text: str) -> str:
+    """The text in a regular expression of a grammar."""
+    return re.escape(text).replace("/", r"\/")
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ class HermesParser(ToolParser):
     @staticmethod
     def form(template: str) -> CallForm:
         """As the templates of these models write the calls of earlier turns."""
-        return CallForm(f'{_OPEN}\n{{"name": ', ', "arguments": ', f"}}\n{_CLOSE}", separator="\n")
+        return CallForm(f'{_OPEN}\n{{"name": ', ', "arguments": ', f"}}\n{_CLOSE}", separator="\n", trigger=_OPEN)
 
     def feed(self, text: str) -> list[Piece]:
         """Takes more text."""

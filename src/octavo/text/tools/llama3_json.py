@@ -15,4 +15,4 @@ class Llama3JsonParser(PlainJsonParser):
     @staticmethod
     def form(template: str) -> CallForm:
         """As these models were trained to write calls."""
-        return CallForm('{"name": ', ', "parameters": ', "}", separator="; ")
+        return CallForm('{"name": ', ', "parameters": ', "}", separator="; ", tag="<|python_tag|>")

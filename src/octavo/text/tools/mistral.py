@@ -47,8 +47,8 @@ class MistralParser(ToolParser):
     def form(template: str) -> CallForm:
         """The newer format for a template that writes it."""
         if _ARGS in template:
-            return CallForm(_CALLS, _ARGS, quoted=False)
-        return CallForm('{"name": ', ', "arguments": ', "}", prefix=f"{_CALLS} [", suffix="]", separator=", ")
+            return CallForm(_CALLS, _ARGS, quoted=False, trigger=_CALLS)
+        return CallForm('{"name": ', ', "arguments": ', "}", prefix=f"{_CALLS} [", suffix="]", separator=", ", trigger=_CALLS)
 
     @staticmethod
     def new_call_id() -> str:

@@ -15,7 +15,8 @@ from octavo.text.answer import Piece
 @dataclass(frozen=True, slots=True)
 class CallForm:
     """How a model writes calls: `prefix`, calls with `separator` between them, `suffix`; and each call as `before` its name, `between` that
-    and its arguments, and `after` them. `quoted` tells whether the name stands in quotes."""
+    and its arguments, and `after` them. `quoted` tells whether the name stands in quotes. In a text calls are known by the `trigger`, with
+    which `prefix` or else `before` begins; without one they are a whole answer, before which the `tag` may stand."""
 
     before: str
     between: str
@@ -24,6 +25,8 @@ class CallForm:
     suffix: str = ""
     separator: str = ""
     quoted: bool = True
+    trigger: str = ""
+    tag: str = ""
 
     def begin(self, name: str) -> str:
         """What stands before the arguments of a call of `name`."""
