@@ -262,22 +262,42 @@ NB_MODULE(_native, module) {
       .def("fill", &BoundProgram::fill)
       .def("add_rope", [](BoundProgram& p, const Floats& frequencies, float scale) { return p->add_rope(copy_of(frequencies), scale); })
       .def("add_cache_layer", [](BoundProgram& p, std::size_t kv_heads, std::size_t head_dim) { return p->cache().add_layer(kv_heads, head_dim); })
-      .def("embed", [](BoundProgram& p, std::size_t linear, std::size_t target) { p->add_operation(EmbedOp{linear, target}); })
+      .def(
+          "embed",
+          [](BoundProgram& p, std::size_t linear, std::size_t target, float scale) { p->add_operation(EmbedOp{linear, target, scale}); },
+          nb::arg("linear"), nb::arg("target"), nb::arg("scale") = 1.0f)
       .def("gather", [](BoundProgram& p, std::size_t source, std::size_t target) { p->add_operation(GatherOp{source, target}); })
       .def("norm", [](BoundProgram& p, std::size_t source, std::size_t vector, std::size_t target,
                       float epsilon) { p->add_operation(NormOp{source, vector, target, epsilon}); })
+      .def("add_norm", [](BoundProgram& p, std::size_t source, std::size_t vector, std::size_t target,
+                          float epsilon) { p->add_operation(AddNormOp{source, vector, target, epsilon}); })
       .def("convert", [](BoundProgram& p, std::size_t source, std::size_t target) { p->add_operation(ConvertOp{source, target}); })
-      .def("product",
-           [](BoundProgram& p, std::size_t source, std::size_t target, const std::vector<std::pair<std::size_t, std::size_t>>& parts, bool add) {
-             std::vector<ProductPart> list;
-             for (const auto& [linear, column] : parts) list.push_back({linear, column});
-             p->add_operation(ProductOp{source, target, std::move(list), add});
-           })
-      .def("gated", [](BoundProgram& p, std::size_t source, std::size_t gate, std::size_t up,
-                       std::size_t target) { p->add_operation(GatedOp{source, gate, up, target}); })
-      .def("attend",
-           [](BoundProgram& p, std::size_t source, std::size_t target, std::size_t layer, std::size_t rope, std::size_t heads,
-              std::size_t window, float scale) { p->add_operation(AttendOp{source, target, layer, rope, heads, window, scale}); })
+      .def(
+          "product",
+          [](BoundProgram& p, std::size_t source, std::size_t target, const std::vector<std::pair<std::size_t, std::size_t>>& parts, bool add,
+             float softcap) {
+            std::vector<ProductPart> list;
+            for (const auto& [linear, column] : parts) list.push_back({linear, column});
+            p->add_operation(ProductOp{source, target, std::move(list), add, softcap});
+          },
+          nb::arg("source"), nb::arg("target"), nb::arg("parts"), nb::arg("add"), nb::arg("softcap") = 0.0f)
+      .def(
+          "gated",
+          [](BoundProgram& p, std::size_t source, std::size_t gate, std::size_t up, std::size_t target, int activation) {
+            require(activation >= 0 && activation <= static_cast<int>(Activation::kGelu), "unknown activation");
+            p->add_operation(GatedOp{source, gate, up, target, static_cast<Activation>(activation)});
+          },
+          nb::arg("source"), nb::arg("gate"), nb::arg("up"), nb::arg("target"), nb::arg("activation") = 0)
+      .def(
+          "attend",
+          [](BoundProgram& p, std::size_t source, std::size_t target, std::size_t layer, std::size_t rope, std::size_t heads,
+             std::size_t window, float scale, float softcap, const std::pair<int, int>& norms, float epsilon) {
+            const auto vector = [](int index) { return index < 0 ? kNoVector : static_cast<std::size_t>(index); };
+            const HeadNorms both{vector(norms.first), vector(norms.second), epsilon};
+            p->add_operation(AttendOp{source, target, layer, rope, heads, window, scale, softcap, both});
+          },
+          nb::arg("source"), nb::arg("target"), nb::arg("layer"), nb::arg("rope"), nb::arg("heads"), nb::arg("window"), nb::arg("scale"),
+          nb::arg("softcap") = 0.0f, nb::arg("norms") = std::pair<int, int>(-1, -1), nb::arg("epsilon") = 0.0f)
       .def("weights_bytes", [](const BoundProgram& p) { return p.read().weights_bytes(); })
       .def("cache_bytes_per_block", [](const BoundProgram& p, std::size_t block_size) { return p.read().cache().bytes_per_block(block_size); })
       .def("allocate_cache", [](BoundProgram& p, std::size_t blocks, std::size_t block_size) { p->cache().allocate(blocks, block_size); })

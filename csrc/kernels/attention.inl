@@ -50,6 +50,7 @@ struct SumOf<CacheType::kInt8> {
 struct Part {
   const CacheShape& shape;
   std::size_t first, window;
+  float softcap;
   std::size_t count;  // strips
   const std::uint8_t* strips[kStrips];
 };
@@ -219,6 +220,20 @@ OCTAVO_INLINE void score_all(const Part& part, const QueryTile& tile, Ahead& ahe
   for (; strip < part.count; ++strip) score_part<Type, Rows, 1>(part, tile, ahead, strip, scores, highest);
 }
 
+// Caps the scores of a row that are not masked; the result has the highest of each lane.
+OCTAVO_INLINE Floats cap_scores(const Part& part, float* scores) {
+  // The scores are s · log2(e), and so is the cap.
+  const float twice = 2.8853900817779268f / part.softcap;
+  Floats highest = splat(-__builtin_inff());
+  for (std::size_t i = 0; i < part.count * kStrip; i += kLanes) {
+    const Floats score = load<Floats>(scores + i), masked = splat(-__builtin_inff());
+    const Floats capped = score == masked ? masked : cap_at(score, part.softcap, twice);
+    highest = max(highest, capped);
+    store(scores + i, capped);
+  }
+  return highest;
+}
+
 // The weights of a row, as they multiply the values: 4 bytes for each cell of tokens.
 template <CacheType Type>
 struct Weights {
@@ -351,6 +366,7 @@ static bool attend_rows(const Part& part, Ahead& ahead, const QueryTile& tile, S
   for (int r = 0; r < Rows; ++r) highest[r] = splat(-__builtin_inff());
   score_all<Type, Rows>(part, tile, ahead, scores, highest);
   for (int r = 0; r < Rows; ++r) {
+    if (part.softcap != 0.0f) highest[r] = cap_scores(part, scores[r]);
     const float most = max_lanes(highest[r]);
     const float anchor = most == -__builtin_inff() ? 0.0f : most;
     result.maximum[r] = most;
@@ -387,7 +403,7 @@ OCTAVO_INLINE std::size_t find_strips(const CacheShape& shape, const CacheBlocks
 
 template <CacheType Type>
 static void attend(const QueryTile& tile, const CacheShape& shape, const CacheBlocks<const std::uint8_t>& cache, const KeyPass& keys,
-                   std::size_t window, Softmax result) {
+                   const ScoreRule& rule, Softmax result) {
   using Rows = bool (*)(const Part&, Ahead&, const QueryTile&, Softmax);
   static constexpr Rows kByRows[kQueryRows + 1] = {nullptr,
                                                    attend_rows<Type, 1, false>,
@@ -396,7 +412,7 @@ static void attend(const QueryTile& tile, const CacheShape& shape, const CacheBl
                                                    attend_rows<Type, 4, false>,
                                                    attend_rows<Type, 5, false>,
                                                    attend_rows<Type, 6, false>};
-  Part part{shape, keys.now.first, window, 0, {}};
+  Part part{shape, keys.now.first, rule.window, rule.softcap, 0, {}};
   part.count = find_strips(shape, cache, keys.now, part.strips);
   Ahead ahead{shape.strip_bytes()};
   if (tile.rows <= kPrefetchRows) {

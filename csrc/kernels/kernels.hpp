@@ -46,6 +46,13 @@ struct KeyPass {
   bool cold;
 };
 
+// What becomes of scores. A query sees `window` keys, itself included; 0 for all. A score x becomes cap · tanh(x / cap), with `softcap` that cap
+// in the units of the scores, which are logarithms to base 2; 0 for none.
+struct ScoreRule {
+  std::size_t window = 0;
+  float softcap = 0.0f;
+};
+
 // Attention over a cache of one type.
 struct AttentionKernels {
   // One head of a token's query: scaled, and in the form that multiplies the cache's keys, padded with zeros. For bfloat16 and fp8 rounded to
@@ -55,10 +62,10 @@ struct AttentionKernels {
   // One head of a token's key and value into `token` of their strip. A strip's first token clears it, so that no stale bits are ever read.
   void (*write_cache)(const float* key, const float* value, const CacheShape& shape, int token, std::uint8_t* strip);
 
-  // Attention of a tile over the keys of one partition, into a fresh Softmax. `window` is 0 for none. A row's result depends on the keys and
-  // values that it sees and on nothing else, not even where others are no numbers.
+  // Attention of a tile over the keys of one partition, into a fresh Softmax. A row's result depends on the keys and values that it sees and
+  // on nothing else, not even where others are no numbers.
   void (*attend)(const QueryTile& tile, const CacheShape& shape, const CacheBlocks<const std::uint8_t>& cache, const KeyPass& keys,
-                 std::size_t window, Softmax result);
+                 const ScoreRule& rule, Softmax result);
 };
 
 struct Kernels {
@@ -81,6 +88,12 @@ struct Kernels {
 
   // gate · sigmoid(gate) · up.
   void (*silu_mul)(const float* gate, const float* up, std::size_t count, float* y);
+
+  // gelu(gate) · up, with GELU's approximation by tanh.
+  void (*gelu_mul)(const float* gate, const float* up, std::size_t count, float* y);
+
+  // x = cap · tanh(x / cap), in place.
+  void (*softcap)(float* x, std::size_t count, float cap);
 
   // Rotates one head in place: pairs (i, i + half) by cosine[i] and sine[i], i below half.
   void (*rope_head)(float* head, const float* cosine, const float* sine, std::size_t half);

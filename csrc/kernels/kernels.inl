@@ -41,6 +41,8 @@ const Kernels OCTAVO_TABLE = {
     OCTAVO_ISA::rms_norm_row,
     OCTAVO_ISA::product,
     OCTAVO_ISA::silu_mul,
+    OCTAVO_ISA::gelu_mul,
+    OCTAVO_ISA::softcap,
     OCTAVO_ISA::rope_head,
     {OCTAVO_ISA::kAttention<CacheType::kFloat32>, OCTAVO_ISA::kAttention<CacheType::kBfloat16>, OCTAVO_ISA::kAttention<CacheType::kFloat16>,
      OCTAVO_ISA::kAttention<CacheType::kInt8>, OCTAVO_ISA::kAttention<CacheType::kFp8>},

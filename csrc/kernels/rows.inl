@@ -129,15 +129,50 @@ OCTAVO_INLINE Floats silu(Floats gate) {
   return gate / (one + exp2(gate * -1.44269504088896340736f));
 }
 
-static void silu_mul(const float* gate, const float* up, std::size_t count, float* y) {
+// gate / 2 · (1 + tanh(u)) is gate / (1 + e^(−2u)), and −2u · log2(e) is gate · (a + b · gate²).
+OCTAVO_INLINE Floats gelu(Floats gate) {
+  const Floats one = splat(1.0f);
+  const Floats exponent = gate * fma(gate * gate, splat(-0.10294324f), splat(-2.3022082f));
+  return gate / (one + exp2(exponent));
+}
+
+// activate(gate) · up.
+template <typename Activate>
+OCTAVO_INLINE void gate_up(const float* gate, const float* up, std::size_t count, float* y, Activate&& activate) {
   std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) store(y + i, silu(load<Floats>(gate + i)) * load<Floats>(up + i));
+  for (; i + kLanes <= count; i += kLanes) store(y + i, activate(load<Floats>(gate + i)) * load<Floats>(up + i));
   if (i < count) {
     float lanes[kLanes] = {}, other[kLanes] = {};
     __builtin_memcpy(lanes, gate + i, (count - i) * sizeof(float));
     __builtin_memcpy(other, up + i, (count - i) * sizeof(float));
-    store(lanes, silu(load<Floats>(lanes)) * load<Floats>(other));
+    store(lanes, activate(load<Floats>(lanes)) * load<Floats>(other));
     __builtin_memcpy(y + i, lanes, (count - i) * sizeof(float));
+  }
+}
+
+static void silu_mul(const float* gate, const float* up, std::size_t count, float* y) {
+  gate_up(gate, up, count, y, [](Floats x) { return silu(x); });
+}
+
+static void gelu_mul(const float* gate, const float* up, std::size_t count, float* y) {
+  gate_up(gate, up, count, y, [](Floats x) { return gelu(x); });
+}
+
+// cap · tanh(x / cap), where `twice` is 2 / cap · log2(e).
+OCTAVO_INLINE Floats cap_at(Floats x, float cap, float twice) {
+  const Floats one = splat(1.0f), two = splat(2.0f);
+  return (one - two / (one + exp2(x * twice))) * cap;
+}
+
+static void softcap(float* x, std::size_t count, float cap) {
+  const float twice = 2.8853900817779268f / cap;
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(x + i, cap_at(load<Floats>(x + i), cap, twice));
+  if (i < count) {
+    float lanes[kLanes] = {};
+    __builtin_memcpy(lanes, x + i, (count - i) * sizeof(float));
+    store(lanes, cap_at(load<Floats>(lanes), cap, twice));
+    __builtin_memcpy(x + i, lanes, (count - i) * sizeof(float));
   }
 }
 

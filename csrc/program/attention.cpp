@@ -23,28 +23,31 @@ std::size_t first_seen(std::int32_t position, std::size_t window) {
 
 }  // namespace
 
+// Norms a head, where it is normed, and turns it by its token's position.
+void Program::turn_head(float* head, const AttendOp& op, std::size_t norm, std::size_t token) const {
+  const std::size_t half = ropes_[op.rope].inverse_frequencies.size(), at = token * half;
+  if (norm != kNoVector) kernels_.rms_norm_row(head, vectors_[norm].data(), op.norms.epsilon, vectors_[norm].size(), head);
+  kernels_.rope_head(head, reinterpret_cast<const float*>(cosines_[op.rope].data()) + at,
+                     reinterpret_cast<const float*>(sines_[op.rope].data()) + at, half);
+}
+
 // Turns and stores what the tokens of a run bring for one KV head: the queries of its group, and its key and value where it has a slot.
 void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step) {
   const CacheShape shape = cache_.shape(op.layer);
   const CacheBlocks<std::uint8_t> blocks = cache_.blocks(op.layer);
   const std::size_t dim = shape.head_dim, group = op.heads / shape.kv_heads, size = shape.query_bytes();
-  const std::size_t half = ropes_[op.rope].inverse_frequencies.size();
-  const auto* cosines = reinterpret_cast<const float*>(cosines_[op.rope].data());
-  const auto* sines = reinterpret_cast<const float*>(sines_[op.rope].data());
   std::uint8_t* queries = queries_.data() + kv_head * step.tokens * group * size;
   for (std::size_t token = run.first; token < run.last; ++token) {
     float* row = floats_[op.source].row(token);
-    const float* cosine = cosines + token * half;
-    const float* sine = sines + token * half;
     for (std::size_t head = 0; head < group; ++head) {
       float* query = row + (kv_head * group + head) * dim;
-      kernels_.rope_head(query, cosine, sine, half);
+      turn_head(query, op, op.norms.query, token);
       attention().pack_query(query, op.scale * kLog2E, shape, queries + (token * group + head) * size);
     }
     if (step.slots[token] == kCached) continue;
     float* key = row + (op.heads + kv_head) * dim;
     const float* value = row + (op.heads + shape.kv_heads + kv_head) * dim;
-    kernels_.rope_head(key, cosine, sine, half);
+    turn_head(key, op, op.norms.key, token);
     const auto slot = static_cast<std::size_t>(step.slots[token]);
     std::uint8_t* strip = blocks.block(slot / shape.block_size) + shape.strip_at(kv_head, slot);
     attention().write_cache(key, value, shape, static_cast<int>(slot % kStrip), strip);
@@ -68,7 +71,7 @@ void Program::attend_partition(const AttendOp& op, const AttentionPlan& plan, co
   const std::uint8_t* queries = queries_.data() + (place.kv_head * step.tokens * plan.group + tile.first) * shape.query_bytes();
   const QueryTile rows{queries, plan.row_positions.data() + tile.first, static_cast<int>(tile.last - tile.first)};
   attention().attend(rows, shape, std::as_const(cache_).blocks(op.layer), {keys_of(op, plan, place, step), keys_of(op, plan, next, step), cold},
-                     op.window, result);
+                     {op.window, op.softcap * kLog2E}, result);
   cold = next.tile == nullptr;
 }
 

@@ -62,6 +62,9 @@ void Program::ask_ahead(Member& member, const StepInputs& step) const {
     if (const auto* norm = std::get_if<NormOp>(&operations_[i])) {
       ask(vectors_[norm->vector].data(), floats_[norm->source].width * sizeof(float));
       continue;
+    } else if (const auto* added = std::get_if<AddNormOp>(&operations_[i])) {
+      ask(vectors_[added->vector].data(), floats_[added->source].width * sizeof(float));
+      continue;
     } else if (const auto* attend = std::get_if<AttendOp>(&operations_[i])) {
       if (step.sequences == 1 && index < cache_.shape(attend->layer).kv_heads) ask_keys(*attend, index, kKeysAhead, step);
       continue;
@@ -115,7 +118,10 @@ void Program::run_op(const EmbedOp& op, Member& member, const StepInputs& step) 
     for (std::size_t token = begin; token < end; ++token) {
       const auto id = static_cast<std::size_t>(step.token_ids[token]);
       const std::size_t region = table.region_of(id / kPanel);
-      unpack_row(table.regions[region], id - table.first[region] * kPanel, target.row(token));
+      float* row = target.row(token);
+      unpack_row(table.regions[region], id - table.first[region] * kPanel, row);
+      if (op.scale == 1.0f) continue;
+      for (std::size_t i = 0; i < target.width; ++i) row[i] *= op.scale;
     }
   });
 }
@@ -139,6 +145,22 @@ void Program::run_op(const NormOp& op, Member& member, const StepInputs& step) {
   convert_rows(op.target, member, step, [&](ActivationBuffer& buffer, std::size_t row) {
     kernels_.rms_norm_row(source.row(row), weight, op.epsilon, source.width, normed);
     buffer.put(kernels_, normed, source.width, row, 0);
+  });
+}
+
+void Program::run_op(const AddNormOp& op, Member& member, const StepInputs& step) {
+  FloatBuffer& source = floats_[op.source];
+  FloatBuffer& target = floats_[op.target];
+  const std::size_t rows = rows_of(source.samples, step);
+  AlignedBytes& memory = scratch_[static_cast<std::size_t>(member.index())].floats;
+  memory.reserve(source.width * sizeof(float));
+  auto* normed = reinterpret_cast<float*>(memory.data());
+  member.share(rows, chunk_of(rows, member.size()), [&](std::size_t begin, std::size_t end) {
+    for (std::size_t row = begin; row < end; ++row) {
+      kernels_.rms_norm_row(source.row(row), vectors_[op.vector].data(), op.epsilon, source.width, normed);
+      float* sum = target.row(row);
+      for (std::size_t i = 0; i < source.width; ++i) sum[i] += normed[i];
+    }
   });
 }
 
@@ -177,8 +199,13 @@ void Program::run_op(const ProductOp& op, Member& member, const StepInputs& step
             const Linear& linear = linears_[part.linear];
             const std::size_t panel_count = linear.panel_count(region), here = pairs(panel_count);
             if (first < here && last > 0) {
-              kernels_.product(linear.regions[region], source, block * kRowBlock, row_end, 2 * first, std::min(2 * last, panel_count), how,
-                               target.row(block * kRowBlock) + part.column + (linear.first[region] + 2 * first) * kPanel, target.width);
+              const std::size_t panel_end = std::min(2 * last, panel_count);
+              float* made = target.row(block * kRowBlock) + part.column + (linear.first[region] + 2 * first) * kPanel;
+              kernels_.product(linear.regions[region], source, block * kRowBlock, row_end, 2 * first, panel_end, how, made, target.width);
+              if (op.softcap != 0.0f) {
+                const std::size_t width = std::min(linear.regions[region].outputs, panel_end * kPanel) - 2 * first * kPanel;
+                for (std::size_t row = block * kRowBlock; row < row_end; ++row, made += target.width) kernels_.softcap(made, width, op.softcap);
+              }
             }
             first = first > here ? first - here : 0;
             last = last > here ? last - here : 0;
@@ -195,6 +222,7 @@ void Program::run_op(const GatedOp& op, Member& member, const StepInputs& step) 
   ActivationBuffer& target = activations_[op.target];
   const Linear& gate = linears_[op.gate];
   const Linear& up = linears_[op.up];
+  const auto combine = op.activation == Activation::kGelu ? kernels_.gelu_mul : kernels_.silu_mul;
   AlignedBytes& memory = scratch_[static_cast<std::size_t>(member.index())].floats;
   memory.reserve((2 + kGatedGroups) * kGatedRows * kGroup * sizeof(float));
   auto* gates = reinterpret_cast<float*>(memory.data());
@@ -218,7 +246,7 @@ void Program::run_op(const GatedOp& op, Member& member, const StepInputs& step) 
             kernels_.product(own_gate, source, first, first + count, panel, panel_end, Store::kAssign, gates, kGroup);
             kernels_.product(own_up, source, first, first + count, panel, panel_end, Store::kAssign, ups, kGroup);
             for (std::size_t row = 0; row < count; ++row) {
-              kernels_.silu_mul(gates + row * kGroup, ups + row * kGroup, own, combined + row * kGatedGroups * kGroup + width);
+              combine(gates + row * kGroup, ups + row * kGroup, own, combined + row * kGatedGroups * kGroup + width);
             }
             width += own;
           }

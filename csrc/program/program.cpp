@@ -132,6 +132,11 @@ void Program::add_operation(Operation operation) {
     require(vectors_.at(norm->vector).size() == floats_.at(norm->source).width, "a norm's weight differs in size from its input");
     require(activations_.at(norm->target).inner == floats_.at(norm->source).width, "a norm's target differs in size from its input");
     same_rows(floats_.at(norm->source).samples, activations_.at(norm->target).samples);
+  } else if (const auto* added = std::get_if<AddNormOp>(&operation)) {
+    const std::size_t width = floats_.at(added->source).width;
+    require(vectors_.at(added->vector).size() == width, "a norm's weight differs in size from its input");
+    require(floats_.at(added->target).width == width, "a norm's target differs in size from its input");
+    same_rows(floats_.at(added->source).samples, floats_.at(added->target).samples);
   } else if (const auto* convert = std::get_if<ConvertOp>(&operation)) {
     require(activations_.at(convert->target).inner == floats_.at(convert->source).width, "a conversion's buffers differ in size");
     same_rows(floats_.at(convert->source).samples, activations_.at(convert->target).samples);
@@ -140,6 +145,7 @@ void Program::add_operation(Operation operation) {
       linear_fits(part.linear, product->source);
       require(part.column + linears_.at(part.linear).outputs <= floats_.at(product->target).width, "a product reaches beyond its target");
     }
+    require(product->softcap == 0.0f || !product->add, "what is added to can't be capped");
     same_rows(activations_.at(product->source).samples, floats_.at(product->target).samples);
   } else if (const auto* gated = std::get_if<GatedOp>(&operation)) {
     linear_fits(gated->gate, gated->source);
@@ -155,6 +161,9 @@ void Program::add_operation(Operation operation) {
     require(floats_.at(attend->source).width == (attend->heads + 2 * layer.kv_heads) * layer.head_dim, "attention's source has another width");
     require(floats_.at(attend->target).width == attend->heads * layer.head_dim, "attention's target has another width");
     require(2 * ropes_.at(attend->rope).inverse_frequencies.size() <= layer.head_dim, "rope turns more than a head");
+    for (const std::size_t own : {attend->norms.query, attend->norms.key}) {
+      require(own == kNoVector || vectors_.at(own).size() == layer.head_dim, "a head's norm has another size than the head");
+    }
     require(!floats_.at(attend->source).samples && !floats_.at(attend->target).samples, "attention works on rows of tokens");
   }
   operations_.push_back(std::move(operation));

@@ -30,6 +30,7 @@ struct ProductPart {
 
 struct EmbedOp {
   std::size_t linear, target;
+  float scale = 1.0f;
 };
 // Picks the rows whose logits are wanted.
 struct GatherOp {
@@ -37,6 +38,11 @@ struct GatherOp {
 };
 // RMS norm of floats into activations.
 struct NormOp {
+  std::size_t source, vector, target;
+  float epsilon;
+};
+// RMS norm of floats, added to others.
+struct AddNormOp {
   std::size_t source, vector, target;
   float epsilon;
 };
@@ -48,17 +54,29 @@ struct ProductOp {
   std::size_t source, target;
   std::vector<ProductPart> parts;
   bool add;
+  float softcap = 0.0f;  // of what comes out; 0 for none
 };
-// silu(gate) · up of one activation, into another.
+// What a gate is put through.
+enum class Activation : int { kSilu = 0, kGelu = 1 };
+// activation(gate) · up of one activation, into another.
 struct GatedOp {
   std::size_t source, gate, up, target;
+  Activation activation = Activation::kSilu;
 };
-// Rope, cache write and attention of the columns [queries | keys | values] of `source`.
+constexpr std::size_t kNoVector = static_cast<std::size_t>(-1);
+// Norms of the heads of queries and keys, if they have vectors.
+struct HeadNorms {
+  std::size_t query = kNoVector, key = kNoVector;
+  float epsilon = 0.0f;
+};
+// Norms, rope, cache write and attention of the columns [queries | keys | values] of `source`.
 struct AttendOp {
   std::size_t source, target, layer, rope, heads, window;
   float scale;
+  float softcap = 0.0f;  // of the scores; 0 for none
+  HeadNorms norms = {};
 };
-using Operation = std::variant<EmbedOp, GatherOp, NormOp, ConvertOp, ProductOp, GatedOp, AttendOp>;
+using Operation = std::variant<EmbedOp, GatherOp, NormOp, AddNormOp, ConvertOp, ProductOp, GatedOp, AttendOp>;
 
 // A packed linear. Each thread of the team has a region of all weights, in the order in which they are read, so that a step of few rows
 // reads as many long streams of memory as there are threads: many short ones are read at half the speed. Region r has `regions[r]`, whole
@@ -162,6 +180,7 @@ class Program {
   void run_op(const EmbedOp& op, Member& member, const StepInputs& step);
   void run_op(const GatherOp& op, Member& member, const StepInputs& step);
   void run_op(const NormOp& op, Member& member, const StepInputs& step);
+  void run_op(const AddNormOp& op, Member& member, const StepInputs& step);
   void run_op(const ConvertOp& op, Member& member, const StepInputs& step);
   void run_op(const ProductOp& op, Member& member, const StepInputs& step);
   void run_op(const GatedOp& op, Member& member, const StepInputs& step);
@@ -169,6 +188,7 @@ class Program {
 
   template <typename Put>
   void convert_rows(std::size_t target, Member& member, const StepInputs& step, Put&& put);
+  void turn_head(float* head, const AttendOp& op, std::size_t norm, std::size_t token) const;
   void write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step);
   KeyRange keys_of(const AttendOp& op, const AttentionPlan& plan, const Place& place, const StepInputs& step) const;
   void attend_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,

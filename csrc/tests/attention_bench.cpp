@@ -68,7 +68,7 @@ struct Bench {
         for (std::size_t first = 0; first < tokens; first += kPartition) {
           const std::size_t last = std::min(tokens, first + kPartition);
           const KeyPass keys{{blocks.data(), head, first, last}, {blocks.data(), head, last, std::min(tokens, last + kPartition)}, first == 0};
-          attention.attend({query.data(), positions.data(), rows}, shape, cache.blocks(layer), keys, 0, first == 0 ? running : part);
+          attention.attend({query.data(), positions.data(), rows}, shape, cache.blocks(layer), keys, {}, first == 0 ? running : part);
           if (first != 0) kernels.merge(rows, kDim, running, part);
         }
       }

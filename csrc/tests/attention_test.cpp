@@ -230,7 +230,7 @@ struct Scene {
   }
 
   // Attention of `rows` rows, the last of which stands at `last`, two to a token: [rows][head_dim].
-  std::vector<std::vector<float>> attend(const std::vector<float>& queries, std::size_t rows, std::size_t last, std::size_t window) {
+  std::vector<std::vector<float>> attend(const std::vector<float>& queries, std::size_t rows, std::size_t last, const ScoreRule& rule) {
     const std::size_t dim = shape.head_dim, width = shape.dim_padded();
     std::vector<std::uint8_t> packed(rows * shape.query_bytes());
     std::vector<std::int32_t> positions(rows);
@@ -244,7 +244,7 @@ struct Scene {
     for (std::size_t first = 0; first <= last; first += kPartition) {
       const std::size_t end = std::min(last + 1, first + kPartition);
       const KeyPass keys{{blocks.data(), kv_head, first, end}, {blocks.data(), kv_head, end, std::min(last + 1, end + kPartition)}, first == 0};
-      attention.attend(tile, shape, {cache.data(), stride}, keys, window, view(first == 0 ? running : part));
+      attention.attend(tile, shape, {cache.data(), stride}, keys, rule, view(first == 0 ? running : part));
       if (first != 0) kernels.merge(static_cast<int>(rows), width, view(running), view(part));
     }
     std::vector<std::vector<float>> result(rows, std::vector<float>(dim));
@@ -259,21 +259,21 @@ struct Scene {
 
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape.head_dim)); }
 
-  void check(std::size_t rows, std::size_t window) {
+  void check(std::size_t rows, const ScoreRule& rule) {
     const std::size_t dim = shape.head_dim;
     const std::vector<float> queries = normals(rows * dim);
-    const std::vector<std::vector<float>> given = attend(queries, rows, tokens - 1, window);
-    for (std::size_t r = 0; r < rows; ++r) compare(&queries[r * dim], position(rows, r, tokens - 1), window, given[r]);
+    const std::vector<std::vector<float>> given = attend(queries, rows, tokens - 1, rule);
+    for (std::size_t r = 0; r < rows; ++r) compare(&queries[r * dim], position(rows, r, tokens - 1), rule, given[r]);
     // A row alone, in a tile of other height, and at the end of fewer keys: the same bits.
     for (std::size_t r = 0; r < rows; ++r) {
       const std::vector<float> own(queries.begin() + static_cast<std::ptrdiff_t>(r * dim), queries.begin() + static_cast<std::ptrdiff_t>((r + 1) * dim));
-      CHECK(std::memcmp(attend(own, 1, position(rows, r, tokens - 1), window)[0].data(), given[r].data(), dim * sizeof(float)) == 0);
+      CHECK(std::memcmp(attend(own, 1, position(rows, r, tokens - 1), rule)[0].data(), given[r].data(), dim * sizeof(float)) == 0);
     }
   }
 
  private:
-  void compare(const float* head, std::size_t position, std::size_t window, const std::vector<float>& given) {
-    const std::size_t dim = shape.head_dim, first = window != 0 && position + 1 > window ? position + 1 - window : 0;
+  void compare(const float* head, std::size_t position, const ScoreRule& rule, const std::vector<float>& given) {
+    const std::size_t dim = shape.head_dim, first = rule.window != 0 && position + 1 > rule.window ? position + 1 - rule.window : 0;
     std::vector<std::uint8_t> packed(shape.query_bytes());
     attention.pack_query(head, scale(), shape, packed.data());
     const std::vector<double> query = unpacked(shape, packed.data());
@@ -289,6 +289,7 @@ struct Scene {
       const std::uint8_t* here = strip(token);
       double score = 0.0;
       for (std::size_t d = 0; d < dim; ++d) score += query[d] * stored(shape, here, 0, token % kStrip, d);
+      if (rule.softcap != 0.0f) score = static_cast<double>(rule.softcap) * std::tanh(score / static_cast<double>(rule.softcap));
       const double weight = std::exp2(score);
       double unit = 1.0;
       if (shape.type == CacheType::kInt8) unit = static_cast<double>(at<float>(here + 2 * shape.side_bytes() + 4 * (16 + token % kStrip)));
@@ -320,7 +321,7 @@ void attention(const Kernels& kernels, CacheType type) {
       for (const std::size_t tokens : {1u, 16u, 17u, 100u, 256u, 300u, 700u}) {
         if (tokens > 300 && dim > 100) continue;
         Scene scene(kernels, {type, 1 + made() % 3, dim, block_size}, tokens);
-        for (std::size_t rows = 1; rows <= kQueryRows; ++rows) scene.check(rows, rows % 2 == 0 ? 0 : 1 + made() % 400);
+        for (std::size_t rows = 1; rows <= kQueryRows; ++rows) scene.check(rows, {rows % 2 == 0 ? 0 : 1 + made() % 400, rows % 3 == 0 ? 2.5f : 0.0f});
       }
     }
   }
@@ -331,9 +332,10 @@ void no_numbers(const Kernels& kernels, CacheType type) {
   for (const std::size_t window : {0u, 2u, 30u}) {
     for (const std::size_t dim : {8u, 64u, 80u}) {
       Scene scene(kernels, {type, 2, dim, 16}, 300, true);
+      const ScoreRule rule{window, dim == 64 ? 2.0f : 0.0f};
       for (const std::size_t last : {2u, 3u, 8u, 33u, 257u, 299u}) {
         const std::vector<float> queries = normals(kQueryRows * dim);
-        const std::vector<std::vector<float>> given = scene.attend(queries, kQueryRows, last, window);
+        const std::vector<std::vector<float>> given = scene.attend(queries, kQueryRows, last, rule);
         for (std::size_t r = 0; r < kQueryRows; ++r) {
           const std::size_t position = Scene::position(kQueryRows, r, last), first = window != 0 && position + 1 > window ? position + 1 - window : 0;
           std::vector<float> own(queries.begin() + static_cast<std::ptrdiff_t>(r * dim), queries.begin() + static_cast<std::ptrdiff_t>((r + 1) * dim));
@@ -346,7 +348,7 @@ void no_numbers(const Kernels& kernels, CacheType type) {
             if (token >= first && token <= position) sees_none |= sick;
             if (sick && token % kStrip != 0) sound.attention.write_cache(zero.data(), zero.data(), scene.shape, static_cast<int>(token % kStrip), sound.strip(token));
           }
-          if (!sees_none) CHECK(std::memcmp(sound.attend(own, 1, position, window)[0].data(), given[r].data(), dim * sizeof(float)) == 0);
+          if (!sees_none) CHECK(std::memcmp(sound.attend(own, 1, position, rule)[0].data(), given[r].data(), dim * sizeof(float)) == 0);
           for (std::size_t d = 0; sees_none && d < dim && type == CacheType::kInt8; ++d) CHECK(std::isnan(given[r][d]));
         }
       }

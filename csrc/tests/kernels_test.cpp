@@ -293,6 +293,51 @@ void silu_mul(const Kernels& kernels) {
   CHECK(std::isnan(y[0]) && std::isnan(y[1]));
 }
 
+// gate / 2 · (1 + tanh(√(2/π) · (gate + 0.044715 · gate³))) · up.
+void gelu_mul(const Kernels& kernels) {
+  for (std::size_t count = 1; count <= 40; ++count) {
+    std::vector<float> gate = normals(count, 4.0f), up = normals(count), y(count);
+    if (count == 7) gate = {kInfinity, -1e30f, 1e30f, 0.0f, -5.0f, -11.0f, 20.0f};
+    kernels.gelu_mul(gate.data(), up.data(), count, y.data());
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto g = static_cast<double>(gate[i]);
+      const double inner = 2.0 * std::sqrt(2.0 / 3.14159265358979323846) * (g + 0.044715 * g * g * g);
+      const double wanted = inner < -700.0 ? 0.0 : g / (1.0 + std::exp(-inner)) * static_cast<double>(up[i]);
+      CHECK(static_cast<double>(y[i]) == wanted || near(static_cast<double>(y[i]), wanted, 2e-5 * std::fabs(wanted) + 1e-35));
+    }
+    std::vector<float> again = gate;
+    kernels.gelu_mul(again.data(), up.data(), count, again.data());
+    CHECK(std::memcmp(again.data(), y.data(), count * sizeof(float)) == 0);
+  }
+  const float gate = kNan, up = 1.0f;
+  float y;
+  kernels.gelu_mul(&gate, &up, 1, &y);
+  CHECK(std::isnan(y));
+}
+
+// cap · tanh(x / cap), and a value alone as among others.
+void softcap(const Kernels& kernels) {
+  for (const float cap : {0.5f, 4.0f, 30.0f, 50.0f}) {
+    for (std::size_t count = 1; count <= 40; ++count) {
+      std::vector<float> x = normals(count, 2.0f * cap);
+      if (count == 5) x = {kInfinity, -kInfinity, 0.0f, 1e-6f * cap, kNan};
+      std::vector<float> y = x;
+      kernels.softcap(y.data(), count, cap);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (std::isnan(x[i])) {
+          CHECK(std::isnan(y[i]));
+          continue;
+        }
+        const double wanted = static_cast<double>(cap) * std::tanh(static_cast<double>(x[i]) / static_cast<double>(cap));
+        CHECK(near(static_cast<double>(y[i]), wanted, 5e-7 * static_cast<double>(cap)));
+        float alone = x[i];
+        kernels.softcap(&alone, 1, cap);
+        CHECK(same_bits(alone, y[i]));
+      }
+    }
+  }
+}
+
 // 2^x for x of at most 0, which is what merging multiplies a running total by.
 void exp2(const Kernels& kernels) {
   const auto power = [&](float x) {
@@ -337,6 +382,8 @@ int main() {
     product(kernels);
     rms_norm_row(kernels);
     silu_mul(kernels);
+    gelu_mul(kernels);
+    softcap(kernels);
     exp2(kernels);
     rope_head(kernels);
   }

@@ -43,6 +43,22 @@ def test_rms_norm(seed: int, rows: int, width: int, epsilon: float, size: float)
         assert row == pytest.approx(wanted, rel=3e-6, abs=1e-9)
 
 
+def test_a_norm_adds_its_offset_to_the_weight_and_norms_each_head_alone() -> None:
+    x, weight = normal(3, 5, 24), normal(4, 8)
+    given_rows = operations.head_norm(x, weight, 1e-6, 1.0)
+    for row, whole in zip(given_rows, x.astype(float), strict=True):
+        for head in range(3):
+            own = whole[8 * head : 8 * head + 8]
+            root = math.sqrt(math.fsum(own * own) / 8 + 1e-6)
+            assert row[8 * head : 8 * head + 8] == pytest.approx(own / root * (1 + weight.astype(float)), rel=3e-6)
+    assert operations.head_norm(x, weight, 1e-6).tolist() == operations.rms_norm(x.reshape(15, 8), weight, 1e-6).reshape(5, 24).tolist()
+
+
+def test_embeddings_are_scaled() -> None:
+    table = normal(5, 4, 3)
+    assert operations.embed(table, np.array([2, 0], np.int32), 1.5).tolist() == (table[[2, 0]] * np.float32(1.5)).tolist()
+
+
 def test_rms_norm_of_zeros_is_zero() -> None:
     assert operations.rms_norm(np.zeros((2, 8), np.float32), np.ones(8, np.float32), 1e-5).tolist() == [[0.0] * 8] * 2
 
@@ -137,6 +153,38 @@ def test_silu_mul_at_extremes() -> None:
     assert result[3] == pytest.approx(-88 * math.exp(-88), rel=1e-2)
     assert result[4:7].tolist() == [0.0, 88.0, float(np.float32(3e38))]
     assert np.isnan(result[7])
+
+
+def gelu(gate: float, up: float) -> float:
+    inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+    return gate / (1 + math.exp(-2 * inner)) * up if inner > -350 else 0.0
+
+
+@few
+@given(st.lists(st.tuples(st.floats(-30, 30, width=32), st.floats(-1e4, 1e4, width=32)), min_size=1, max_size=50))
+def test_gelu_mul(pairs: list[tuple[float, float]]) -> None:
+    gate, up = (np.array([column], np.float32) for column in zip(*pairs, strict=True))
+    result = operations.gelu_mul(gate, up)[0]
+    for value, (a, b) in zip(result, pairs, strict=True):
+        assert float(value) == pytest.approx(gelu(a, b), rel=4e-5, abs=1e-30)
+
+
+def test_gelu_mul_is_the_formula_with_a_tanh_and_bounded_at_extremes() -> None:
+    gate = np.array([[-3e38, -20.0, -1.0, 0.0, 0.5, 3.0, 3e38, np.nan]], np.float32)
+    result = operations.gelu_mul(gate, np.ones_like(gate))[0]
+    assert result[[0, 1, 3]].tolist() == [0.0, 0.0, 0.0]
+    for value, x in zip(result[[2, 4, 5]], (-1.0, 0.5, 3.0), strict=True):
+        wanted = x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        assert float(value) == pytest.approx(wanted, rel=2e-6)
+    assert result[6] == np.float32(3e38)
+    assert np.isnan(result[7])
+
+
+@few
+@given(st.lists(st.floats(-1e5, 1e5, width=32), min_size=1, max_size=50), st.sampled_from([0.5, 4.0, 30.0, 50.0]))
+def test_softcap(values: list[float], cap: float) -> None:
+    for capped, value in zip(operations.softcap(np.array(values, np.float32), cap), values, strict=True):
+        assert float(capped) == pytest.approx(cap * math.tanh(value / cap), rel=2e-6, abs=1e-30)
 
 
 def test_add() -> None:

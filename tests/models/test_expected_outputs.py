@@ -12,7 +12,7 @@ import pytest
 from octavo import LLM, SamplingParams
 from octavo.protocol.outputs import RequestOutput
 
-SMALL = ["tiny-llama", "tiny-llama3-rope", "tiny-mistral"]
+SMALL = ["tiny-llama", "tiny-llama3-rope", "tiny-mistral", "tiny-gemma2", "tiny-gemma3-text"]
 GGUF_TYPES = ["F16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL"]
 
 

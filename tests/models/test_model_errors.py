@@ -145,7 +145,8 @@ def test_llama3_needs_all_of_its_settings(tmp_path: Path, missing: str) -> None:
         ),
         (
             {"architectures": ["GPT2LMHeadModel"]},
-            "architecture GPT2LMHeadModel is not supported (known: LlamaForCausalLM, MistralForCausalLM)",
+            "architecture GPT2LMHeadModel is not supported "
+            "(known: Gemma2ForCausalLM, Gemma3ForCausalLM, LlamaForCausalLM, MistralForCausalLM)",
         ),
     ],
 )

@@ -85,13 +85,17 @@ class Graph:
         self.operations.append(Operation(name, inputs, weights, output, attributes))
         return output
 
-    def embed(self, weight: str, width: int) -> Value:
-        """Rows of a `[vocab_size, width]` table, one a token."""
-        return self._add("embed", (), width, (Weight(weight, (self.vocab_size, width)),))
+    def embed(self, weight: str, width: int, scale: float = 1.0) -> Value:
+        """Rows of a `[vocab_size, width]` table, one a token, times `scale`."""
+        return self._add("embed", (), width, (Weight(weight, (self.vocab_size, width)),), scale=scale)
 
-    def rms_norm(self, x: Value, weight: str, epsilon: float) -> Value:
-        """`x / sqrt(mean(x²) + epsilon) · weight` over each row (Zhang and Sennrich, 2019)."""
-        return self._add("rms_norm", (x,), x.width, (Weight(weight, (x.width,)),), epsilon=epsilon)
+    def rms_norm(self, x: Value, weight: str, epsilon: float, offset: float = 0.0) -> Value:
+        """`x / sqrt(mean(x²) + epsilon) · (offset + weight)` over each row (Zhang and Sennrich, 2019)."""
+        return self._add("rms_norm", (x,), x.width, (Weight(weight, (x.width,)),), epsilon=epsilon, offset=offset)
+
+    def head_norm(self, x: Value, weight: str, head_dim: int, epsilon: float, offset: float = 0.0) -> Value:
+        """The same over each head of `[tokens, heads · head_dim]`, whose weight `[head_dim]` they share."""
+        return self._add("head_norm", (x,), x.width, (Weight(weight, (head_dim,)),), epsilon=epsilon, offset=offset)
 
     def linear(self, x: Value, weight: str, out_features: int, bias: str | None = None) -> Value:
         """`x · weightᵀ + bias`."""
@@ -104,21 +108,29 @@ class Graph:
         """Rotates each head of `[tokens, heads · head_dim]` by its token's position."""
         return self._add("rope", (x,), x.width, spec=spec)
 
-    def paged_attention(self, query: Value, key: Value, value: Value, layer: CacheLayer, scale: float) -> Value:
+    def paged_attention(
+        self, query: Value, key: Value, value: Value, layer: CacheLayer, scale: float, softcap: float | None = None
+    ) -> Value:
         """Writes key and value to the cache's next layer, then attends from each query to all that the cache holds of its
-        sequence up to its own position (causal; grouped heads share a KV head)."""
+        sequence up to its own position (causal; grouped heads share a KV head). With a `softcap` a score x becomes
+        `softcap · tanh(x / softcap)` before the softmax (Gemma Team, 2024)."""
         self.cache_layers.append(layer)
-        return self._add("paged_attention", (query, key, value), query.width, layer=len(self.cache_layers) - 1, cache=layer, scale=scale)
+        index = len(self.cache_layers) - 1
+        return self._add("paged_attention", (query, key, value), query.width, layer=index, cache=layer, scale=scale, softcap=softcap)
 
     def silu_mul(self, gate: Value, up: Value) -> Value:
         """`gate · sigmoid(gate) · up`, elementwise (SwiGLU: Shazeer, 2020)."""
         return self._add("silu_mul", (gate, up), gate.width)
 
+    def gelu_mul(self, gate: Value, up: Value) -> Value:
+        """`gelu(gate) · up`, elementwise, with GELU's approximation by tanh (Hendrycks and Gimpel, 2016; Shazeer, 2020)."""
+        return self._add("gelu_mul", (gate, up), gate.width)
+
     def add(self, a: Value, b: Value) -> Value:
         """Elementwise sum."""
         return self._add("add", (a, b), a.width)
 
-    def logits(self, x: Value, weight: str) -> Value:
+    def logits(self, x: Value, weight: str, softcap: float | None = None) -> Value:
         """`x · weightᵀ` in float32, for the rows that are sampled only; the graph's last operation. With tied embeddings `weight` is
-        the table of `embed`."""
-        return self._add("logits", (x,), self.vocab_size, (Weight(weight, (self.vocab_size, x.width)),))
+        the table of `embed`. With a `softcap` a logit y becomes `softcap · tanh(y / softcap)`."""
+        return self._add("logits", (x,), self.vocab_size, (Weight(weight, (self.vocab_size, x.width)),), softcap=softcap)

@@ -60,6 +60,10 @@ class Fields:
         """Such a number, or None where it is absent or null."""
         return None if self.values.get(self.prefix + key) is None else self.number(key)
 
+    def number_or_none(self, key: str, default: float | None) -> float | None:
+        """Such a number, None where it is null, and `default` where it is absent."""
+        return self.optional_number(key) if self.prefix + key in self.values else default
+
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self._get(key, default)
@@ -74,6 +78,13 @@ class Fields:
             raise self.wrong(key, value, "a string")
         return value
 
+    def texts(self, key: str) -> list[str] | None:
+        """A list of strings, or None where it is absent or null."""
+        value = self.values.get(self.prefix + key)
+        if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+            raise self.wrong(key, value, "a list of strings")
+        return value
+
     def fields(self, key: str) -> Fields | None:
         """A nested object, or None where it is absent or null."""
         value = self.values.get(self.prefix + key)
@@ -81,7 +92,8 @@ class Fields:
             return None
         if not isinstance(value, Mapping):
             raise self.wrong(key, value, "an object")
-        return Fields(self.source, {f"{key}.{name}": item for name, item in value.items()}, f"{key}.")
+        prefix = f"{self.prefix}{key}."
+        return Fields(self.source, {f"{prefix}{name}": item for name, item in value.items()}, prefix)
 
 
 def _short(value: Any) -> str:

@@ -12,15 +12,13 @@ import numpy as np
 
 from octavo.graph.graph import CacheLayer, Graph, RopeSpec
 from octavo.models.fields import Fields
+from octavo.models.heads import HUGE, check_head_dim, linears, read_kv_heads
 from octavo.models.model import Model, WeightOrigin
 from octavo.models.rope import rope_from_config, rope_from_gguf
 from octavo.models.store import TensorStore
 from octavo.protocol.errors import ModelLoadError
 from octavo.quantization.decode import decode
 from octavo.quantization.tensor import CheckpointTensor
-
-HUGE = 1 << 24
-MAX_HEAD_DIM = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def config_from_huggingface(store: TensorStore) -> LlamaConfig:
         intermediate_size=fields.integer("intermediate_size", most=HUGE),
         num_layers=fields.integer("num_hidden_layers", most=10_000),
         num_heads=heads,
-        num_kv_heads=_kv_heads(fields, "num_key_value_heads", heads),
+        num_kv_heads=read_kv_heads(fields, "num_key_value_heads", heads),
         head_dim=head_dim,
         epsilon=fields.number("rms_norm_eps", 1e-6),
         rope=rope_from_config(fields, head_dim),
@@ -98,7 +96,7 @@ def config_from_gguf(store: TensorStore) -> LlamaConfig:
         intermediate_size=fields.integer("feed_forward_length", most=HUGE),
         num_layers=fields.integer("block_count", most=10_000),
         num_heads=heads,
-        num_kv_heads=_kv_heads(fields, "attention.head_count_kv", heads),
+        num_kv_heads=read_kv_heads(fields, "attention.head_count_kv", heads),
         head_dim=head_dim,
         epsilon=fields.number("attention.layer_norm_rms_epsilon", 1e-5),
         rope=rope_from_gguf(fields, head_dim, factors),
@@ -115,21 +113,11 @@ def _mistral_window(fields: Fields) -> int | None:
     return fields.optional_integer("sliding_window") if "sliding_window" in fields.values else 4096
 
 
-def _kv_heads(fields: Fields, key: str, heads: int) -> int:
-    count = fields.integer(key, heads, most=HUGE)
-    if heads % count:
-        raise fields.wrong(key, count, f"a divisor of the {heads} heads")
-    return count
-
-
 def _head_dim(fields: Fields, key: str, hidden: int, heads_key: str, heads: int) -> int:
     given = fields.optional_integer(key)
     if given is None and hidden % heads:
         raise fields.wrong(heads_key, heads, f"a divisor of the hidden size, {hidden}, where there is no {fields.prefix}{key}")
-    head_dim = hidden // heads if given is None else given
-    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
-        raise fields.wrong(key, head_dim, f"an even number up to {MAX_HEAD_DIM}")
-    return head_dim
+    return check_head_dim(fields, key, hidden // heads if given is None else given)
 
 
 def build_graph(config: LlamaConfig) -> Graph:
@@ -137,30 +125,19 @@ def build_graph(config: LlamaConfig) -> Graph:
     graph = Graph(config.vocab_size)
     layer = CacheLayer(config.num_kv_heads, config.head_dim, config.window)
     query_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-
-    def bias(present: bool, name: str) -> str | None:
-        return f"{name}.bias" if present else None
-
     x = graph.embed("model.embed_tokens.weight", config.hidden_size)
     for index in range(config.num_layers):
         block = f"model.layers.{index}"
         h = graph.rms_norm(x, f"{block}.input_layernorm.weight", config.epsilon)
-        query, key, value = (
-            graph.linear(h, f"{block}.self_attn.{name}.weight", width, bias(config.attention_bias, f"{block}.self_attn.{name}"))
-            for name, width in (("q_proj", query_width), ("k_proj", kv_width), ("v_proj", kv_width))
-        )
+        widths = {"q_proj": query_width, "k_proj": kv_width, "v_proj": kv_width}
+        query, key, value = linears(graph, h, f"{block}.self_attn", widths, bias=config.attention_bias)
         query, key = graph.rope(query, config.rope), graph.rope(key, config.rope)
         attended = graph.paged_attention(query, key, value, layer, config.head_dim**-0.5)
-        output = f"{block}.self_attn.o_proj"
-        x = graph.add(x, graph.linear(attended, f"{output}.weight", config.hidden_size, bias(config.attention_bias, output)))
+        x = graph.add(x, *linears(graph, attended, f"{block}.self_attn", {"o_proj": config.hidden_size}, bias=config.attention_bias))
         h = graph.rms_norm(x, f"{block}.post_attention_layernorm.weight", config.epsilon)
-        gate, up = (
-            graph.linear(h, f"{block}.mlp.{name}.weight", config.intermediate_size, bias(config.mlp_bias, f"{block}.mlp.{name}"))
-            for name in ("gate_proj", "up_proj")
-        )
-        down = f"{block}.mlp.down_proj"
-        hidden = graph.linear(graph.silu_mul(gate, up), f"{down}.weight", config.hidden_size, bias(config.mlp_bias, down))
-        x = graph.add(x, hidden)
+        inner = dict.fromkeys(("gate_proj", "up_proj"), config.intermediate_size)
+        gate, up = linears(graph, h, f"{block}.mlp", inner, bias=config.mlp_bias)
+        x = graph.add(x, *linears(graph, graph.silu_mul(gate, up), f"{block}.mlp", {"down_proj": config.hidden_size}, bias=config.mlp_bias))
     x = graph.rms_norm(x, "model.norm.weight", config.epsilon)
     graph.logits(x, "model.embed_tokens.weight" if config.tied else "lm_head.weight")
     return graph

@@ -9,6 +9,8 @@ from octavo.models.store import TensorStore
 from octavo.protocol.errors import UnsupportedModelError
 
 FAMILIES = {
+    ("safetensors", "Gemma2ForCausalLM"): "gemma",
+    ("safetensors", "Gemma3ForCausalLM"): "gemma",
     ("safetensors", "LlamaForCausalLM"): "llama",
     ("safetensors", "MistralForCausalLM"): "llama",
     ("gguf", "llama"): "llama",

@@ -50,7 +50,11 @@ def rope_from_config(config: Fields, head_dim: int) -> RopeSpec:
     Raises UnsupportedModelError for a variant other than default, linear and llama3.
     """
     parameters = config.fields("rope_parameters") or config.fields("rope_scaling")
-    theta = config.number("rope_theta", 10000.0)
+    return rope_of(config, parameters, config.number("rope_theta", 10000.0), head_dim)
+
+
+def rope_of(config: Fields, parameters: Fields | None, theta: float, head_dim: int) -> RopeSpec:
+    """The rope of these `parameters`, with the base `theta` where they name none. Raises UnsupportedModelError, as `rope_from_config`."""
     _whole_heads(config)
     if parameters is None:
         return spec(config, head_dim, default_frequencies(theta, head_dim))

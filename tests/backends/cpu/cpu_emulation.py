@@ -94,23 +94,30 @@ class Emulation:
         names = [weight.name for weight in operation.weights]
         match operation.name:
             case "embed":
-                return self._weights[names[0]][token_ids]
-            case "rms_norm":
-                (x,) = inputs
-                mean = np.mean(x * x, axis=1, keepdims=True, dtype=np.float32)
-                return x * (np.float32(1) / np.sqrt(mean + np.float32(operation.attributes["epsilon"]))) * self._weights[names[0]]
+                return self._weights[names[0]][token_ids] * np.float32(operation.attributes["scale"])
+            case "rms_norm" | "head_norm":
+                weight = self._weights[names[0]] + np.float32(operation.attributes["offset"])
+                x = inputs[0].reshape(len(inputs[0]), -1, len(weight))
+                mean = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
+                return (x * (np.float32(1) / np.sqrt(mean + np.float32(operation.attributes["epsilon"]))) * weight).reshape(inputs[0].shape)
             case "linear" | "logits":
                 x = quantized(inputs[0]) if self._integer[names[0]] else bf16(inputs[0]).astype(np.float64)
                 result = (x @ self._weights[names[0]].astype(np.float64).T).astype(np.float32)
+                cap = operation.attributes.get("softcap")
+                if cap is not None:
+                    return (np.tanh(result.astype(np.float64) / cap) * cap).astype(np.float32)
                 return result + self._weights[names[1]] if len(names) > 1 else result
             case "rope":
                 return rope(inputs[0], operation.attributes["spec"])
             case "paged_attention":
                 cache = operation.attributes["cache"]
-                return attention(*inputs, cache, operation.attributes["scale"], self._kv_cache_dtype)
+                return attention(*inputs, cache, operation.attributes["scale"], self._kv_cache_dtype, operation.attributes["softcap"])
             case "silu_mul":
                 gate, up = inputs
                 return (gate / (np.float32(1) + np.exp(-gate))) * up
+            case "gelu_mul":
+                gate, up = (each.astype(np.float64) for each in inputs)
+                return (0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up).astype(np.float32)
             case "add":
                 return inputs[0] + inputs[1]
         raise AssertionError(operation.name)
@@ -148,7 +155,9 @@ def weighted(weights: Array, values: Array, scales: Array | None, kv_cache_dtype
     return np.einsum("hgqk,khd->hgqd", rounded, values)
 
 
-def attention(query: Array, key: Array, value: Array, cache: CacheLayer, scale: float, kv_cache_dtype: str) -> Array:
+def attention(
+    query: Array, key: Array, value: Array, cache: CacheLayer, scale: float, kv_cache_dtype: str, softcap: float | None = None
+) -> Array:
     """Keys and values as the cache holds them; queries, and the weights too, rounded as each type has it. A weight is rounded after the
     highest score of its partition is taken away."""
     tokens, kind = len(query), FORMATS[kv_cache_dtype]
@@ -158,6 +167,9 @@ def attention(query: Array, key: Array, value: Array, cache: CacheLayer, scale: 
     stored, scales = kind.encode(value.reshape(shape))
     v = stored.astype(np.float64) if kind.scaled else kind.decode(stored, None).astype(np.float64)
     scores = np.einsum("qhgd,khd->hgqk", q, k)
+    if softcap is not None:
+        cap = softcap * float(LOG2_E)
+        scores = np.tanh(scores / cap) * cap
     position = np.arange(tokens)
     seen = position[None, :] <= position[:, None]
     if cache.window:

@@ -58,7 +58,8 @@ def vector(name: str, values: Array) -> CheckpointTensor:
 
 @dataclass(frozen=True)
 class Config:
-    """A model of the Llama family. `kinds` are the storage of the linears; those it does not name are stored as `kind`."""
+    """A model of the Llama family, or with `gemma` one that has everything that the Gemmas have, whose layers in turn see the window or
+    everything. `kinds` are the storage of the linears; those it does not name are stored as `kind`."""
 
     kind: str
     hidden: int
@@ -70,6 +71,7 @@ class Config:
     layers: int = 2
     window: int | None = None
     bias: bool = False
+    gemma: bool = False
     kinds: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,27 +83,36 @@ class Model:
         self.weights: dict[str, CheckpointTensor] = {}
         self._made = np.random.default_rng([seed, 5])
         self.graph = graph = Graph(config.vocabulary)
-        x = graph.embed(self._matrix("embed", config.vocabulary, config.hidden), config.hidden)
+        offset = 1.0 if config.gemma else 0.0
+        x = graph.embed(self._matrix("embed", config.vocabulary, config.hidden), config.hidden, config.hidden**0.5 if config.gemma else 1.0)
         frequencies = tuple(float(10000.0 ** (-i / (config.head_dim / 2))) for i in range(config.head_dim // 2))
         spec = RopeSpec(config.head_dim, frequencies)
         width, kv_width = config.heads * config.head_dim, config.kv_heads * config.head_dim
         for layer in range(config.layers):
             at = f"{layer}."
-            y = graph.rms_norm(x, self._norm(f"{at}norm1"), 1e-5)
+            y = graph.rms_norm(x, self._norm(f"{at}norm1"), 1e-5, offset)
             query, key, value = (
                 graph.linear(y, self._matrix(at + part, size, config.hidden), size, self._bias(at + part, size))
                 for part, size in (("q", width), ("k", kv_width), ("v", kv_width))
             )
-            cache = CacheLayer(config.kv_heads, config.head_dim, config.window)
-            y = graph.paged_attention(graph.rope(query, spec), graph.rope(key, spec), value, cache, config.head_dim**-0.5)
-            x = graph.add(
-                x, graph.linear(y, self._matrix(f"{at}o", config.hidden, width), config.hidden, self._bias(f"{at}o", config.hidden))
-            )
-            y = graph.rms_norm(x, self._norm(f"{at}norm2"), 1e-5)
+            if config.gemma:
+                query, key = (
+                    graph.head_norm(each, self._norm(f"{at}{part}_norm", config.head_dim), config.head_dim, 1e-5, offset)
+                    for each, part in ((query, "q"), (key, "k"))
+                )
+            cache = CacheLayer(config.kv_heads, config.head_dim, None if config.gemma and layer % 2 else config.window)
+            query, key = graph.rope(query, spec), graph.rope(key, spec)
+            y = graph.paged_attention(query, key, value, cache, config.head_dim**-0.5, 2.0 if config.gemma else None)
+            y = graph.linear(y, self._matrix(f"{at}o", config.hidden, width), config.hidden, self._bias(f"{at}o", config.hidden))
+            x = graph.add(x, graph.rms_norm(y, self._norm(f"{at}norm3"), 1e-5, offset) if config.gemma else y)
+            y = graph.rms_norm(x, self._norm(f"{at}norm2"), 1e-5, offset)
             size = config.intermediate
             gate, up = (graph.linear(y, self._matrix(at + part, size, config.hidden), size) for part in ("gate", "up"))
-            x = graph.add(x, graph.linear(graph.silu_mul(gate, up), self._matrix(f"{at}down", config.hidden, size), config.hidden))
-        graph.logits(graph.rms_norm(x, self._norm("norm"), 1e-5), self._matrix("head", config.vocabulary, config.hidden))
+            gated = graph.gelu_mul(gate, up) if config.gemma else graph.silu_mul(gate, up)
+            y = graph.linear(gated, self._matrix(f"{at}down", config.hidden, size), config.hidden)
+            x = graph.add(x, graph.rms_norm(y, self._norm(f"{at}norm4"), 1e-5, offset) if config.gemma else y)
+        x = graph.rms_norm(x, self._norm("norm"), 1e-5, offset)
+        graph.logits(x, self._matrix("head", config.vocabulary, config.hidden), 1.5 if config.gemma else None)
 
     def compile(self, isa: str, threads: int = 2, blocks: int = 64, block_size: int = 16, kv_cache_dtype: str = "auto") -> CpuProgram:
         program = CpuBackend(threads, isa).compile(self.graph, self.weights.__getitem__, lambda done: None, kv_cache_dtype)
@@ -113,9 +124,9 @@ class Model:
         self.weights[name] = random_tensor(name, kind, outputs, inner, self._made)
         return name
 
-    def _norm(self, name: str) -> str:
-        width = self.config.hidden
-        self.weights[name] = vector(name, 1 + 0.2 * self._made.standard_normal(width))
+    def _norm(self, name: str, width: int = 0) -> str:
+        mean = 0 if self.config.gemma else 1
+        self.weights[name] = vector(name, mean + 0.2 * self._made.standard_normal(width or self.config.hidden))
         return name
 
     def _bias(self, name: str, width: int) -> str | None:

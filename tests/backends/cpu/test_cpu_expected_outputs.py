@@ -46,6 +46,8 @@ MODELS = {
     "tiny-llama": ("tiny-llama", "expected.json", BF16),
     "tiny-llama3-rope": ("tiny-llama3-rope", "expected.json", BF16),
     "tiny-mistral": ("tiny-mistral", "expected.json", BF16),
+    "tiny-gemma2": ("tiny-gemma2", "expected.json", BF16),
+    "tiny-gemma3-text": ("tiny-gemma3-text", "expected.json", BF16),
     "F16": ("gguf-tiny-llama/tiny-llama-F16.gguf", "gguf-tiny-llama/expected-F16.json", BF16),
     "Q8_0": ("gguf-tiny-llama/tiny-llama-Q8_0.gguf", "gguf-tiny-llama/expected-Q8_0.json", INT8),
     "Q4_0": ("gguf-tiny-llama/tiny-llama-Q4_0.gguf", "gguf-tiny-llama/expected-Q4_0.json", INT8),

@@ -29,6 +29,8 @@ CONFIGS = {
     "BF16": Config("BF16", 72, heads=3, kv_heads=1, head_dim=24, intermediate=56, bias=True),
     "F16": Config("F16", 64, heads=9, kv_heads=1, head_dim=80, intermediate=40),
     "F32": Config("F32", 50, heads=9, kv_heads=3, head_dim=18, intermediate=33, window=7),
+    "gemma": Config("BF16", 64, heads=4, kv_heads=2, head_dim=32, intermediate=72, vocabulary=83, layers=4, window=18, gemma=True),
+    "gemma-Q8_0": Config("Q8_0", 64, heads=4, kv_heads=1, head_dim=24, intermediate=96, layers=3, window=40, bias=True, gemma=True),
     "mixed": Config(
         "Q4_0",
         96,
@@ -96,7 +98,7 @@ def alone(name: str, isa: str, block_size: int, dtype: str) -> list[bytes]:
     [
         *[("Q4_1", 16, "auto"), ("Q8_0", 32, "auto"), ("BF16", 16, "auto"), ("F16", 64, "auto"), ("mixed", 16, "auto")],
         *[("BF16", 32, "float32"), ("F16", 16, "float16"), ("Q4_1", 64, "int8"), ("BF16", 16, "int8"), ("Q8_0", 16, "fp8")],
-        *[("F32", 16, "int8"), ("F32", 32, "fp8")],
+        *[("F32", 16, "int8"), ("F32", 32, "fp8"), ("gemma", 16, "auto"), ("gemma-Q8_0", 32, "int8")],
     ],
 )
 def test_bits_depend_on_the_request_alone(name: str, block_size: int, dtype: str, isa: str) -> None:

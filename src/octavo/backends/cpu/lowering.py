@@ -1,7 +1,8 @@
 """A graph's operations to the fused operations of the native program.
 
 Norms, linears and ropes are held back until something consumes them, and are then written as one fused operation: norm with the conversion
-of its output, q, k and v as one product, rope with the cache write, gate and up with silu·mul, the residual sum in the product's store.
+of its output, q, k and v as one product, the norms of heads and rope with the cache write, gate and up with what gates them, the residual
+sum in the product's store, or in the norm between the two.
 What comes after the last attention is computed for the rows whose logits are wanted only.
 """
 
@@ -18,6 +19,9 @@ from octavo.backends.cpu.packing import LAYOUTS, Layout, layout_of, packable
 from octavo.graph.graph import Graph, Operation, RopeSpec, Value
 from octavo.protocol.errors import UnsupportedModelError
 from octavo.quantization.decode import decode
+
+# What gates, with the number that csrc/program/program.hpp has for it.
+GATES = {"silu_mul": 0, "gelu_mul": 1}
 
 
 @dataclass(slots=True)
@@ -45,7 +49,7 @@ class Lowering:
         self._activations: dict[tuple[int, bool], int] = {}
         self._scratch: dict[tuple[str, int], int] = {}
         self._packed: dict[str, PackedWeight] = {}
-        self._vectors: dict[str, int] = {}
+        self._vectors: dict[tuple[str, float], int] = {}
         self._ropes: dict[RopeSpec, int] = {}
         self._rounded: dict[tuple[str, Layout], int] = {}
 
@@ -61,8 +65,9 @@ class Lowering:
             "embed": self._embed,
             "paged_attention": self._attention,
             "add": self._add,
-            "silu_mul": self._held_back,
+            **dict.fromkeys(GATES, self._held_back),
             "rms_norm": self._held_back,
+            "head_norm": self._held_back,
             "linear": self._held_back,
             "rope": self._held_back,
             "logits": self._logits,
@@ -78,15 +83,20 @@ class Lowering:
 
     def _embed(self, place: int, operation: Operation) -> None:
         target = self._native.add_floats(operation.output.width, False)
-        self._native.embed(self._linear(operation.weights[0].name), target)
+        self._native.embed(self._linear(operation.weights[0].name), target, operation.attributes["scale"])
         self._floats[operation.output.index] = target
 
     def _attention(self, place: int, operation: Operation) -> None:
         query, key, value = (self._makers[each.index] for each in operation.inputs)
         if (query.name, key.name, value.name) != ("rope", "rope", "linear") or query.attributes != key.attributes:
             raise self._unsupported(operation)
-        linears = [self._makers[query.inputs[0].index], self._makers[key.inputs[0].index], value]
-        if any(linear.name != "linear" or linear.inputs != value.inputs for linear in linears):
+        rotated = [self._makers[each.inputs[0].index] for each in (query, key)]
+        norms = [each if each.name == "head_norm" else None for each in rotated]
+        linears = [each if norm is None else self._makers[norm.inputs[0].index] for each, norm in zip(rotated, norms, strict=True)] + [
+            value
+        ]
+        epsilons = {norm.attributes["epsilon"] for norm in norms if norm is not None}
+        if len(epsilons) > 1 or any(linear.name != "linear" or linear.inputs != value.inputs for linear in linears):
             raise self._unsupported(operation)
         cache = operation.attributes["cache"]
         projected = self._shared("qkv", sum(linear.output.width for linear in linears))
@@ -101,6 +111,9 @@ class Lowering:
             operation.output.width // cache.head_dim,
             cache.window or 0,
             operation.attributes["scale"],
+            operation.attributes["softcap"] or 0.0,
+            tuple(-1 if norm is None else self._norm_vector(norm) for norm in norms),
+            max(epsilons, default=0.0),
         )
         self._floats[operation.output.index] = target
         if place == self._last_attention:
@@ -127,12 +140,19 @@ class Lowering:
 
     def _add(self, place: int, operation: Operation) -> None:
         residual, added = operation.inputs
-        linear = self._makers[added.index]
+        maker = self._makers[added.index]
+        norm = maker if maker.name == "rms_norm" else None
+        linear = maker if norm is None else self._makers[norm.inputs[0].index]
         # The sum is taken in place, so nobody may want the residual afterwards.
         if linear.name != "linear" or residual.index not in self._floats or self._last_use[residual.index] != place:
             raise self._unsupported(operation)
         target = self._floats[residual.index]
-        self._products(linear.inputs[0], [(linear, 0)], target, add=True)
+        if norm is None:
+            self._products(linear.inputs[0], [(linear, 0)], target, add=True)
+        else:
+            between = self._shared("before a norm", norm.output.width)
+            self._products(linear.inputs[0], [(linear, 0)], between, add=False)
+            self._native.add_norm(between, self._norm_vector(norm), target, norm.attributes["epsilon"])
         self._floats[operation.output.index] = target
 
     def _logits(self, place: int, operation: Operation) -> None:
@@ -142,7 +162,7 @@ class Lowering:
         weight = self._pack(operation.weights[0].name)
         activations = self._converted(operation.inputs[0], weight.layout.integer)
         target = self._native.add_floats(operation.output.width, True)
-        self._native.product(activations, target, [(weight.index, 0)], False)
+        self._native.product(activations, target, [(weight.index, 0)], False, operation.attributes["softcap"] or 0.0)
 
     def _products(self, source: Value, parts: list[tuple[Operation, int]], target: int, *, add: bool) -> None:
         """One product for each form of activations among the parts' layouts."""
@@ -159,12 +179,12 @@ class Lowering:
         if key in self._activations:
             return self._activations[key]
         maker = self._makers[value.index]
-        if maker.name == "silu_mul":
+        if maker.name in GATES:
             activations = self._gated(maker, integer)
         elif maker.name == "rms_norm" and maker.inputs[0].index in self._floats:
             activations = self._form("norm", value.width, integer)
             source = self._floats[maker.inputs[0].index]
-            self._native.norm(source, self._vector(maker.weights[0].name), activations, maker.attributes["epsilon"])
+            self._native.norm(source, self._norm_vector(maker), activations, maker.attributes["epsilon"])
         elif value.index in self._floats:
             activations = self._form("convert", value.width, integer)
             self._native.convert(self._floats[value.index], activations)
@@ -182,14 +202,14 @@ class Lowering:
         source = self._converted(gate.inputs[0], self._layout(gate).integer)
         packed = self._pack_pair(gate, up)
         target = self._form("gated", operation.output.width, integer)
-        self._native.gated(source, packed[0].index, packed[1].index, target)
+        self._native.gated(source, packed[0].index, packed[1].index, target, GATES[operation.name])
         return target
 
     def _shared(self, purpose: str, width: int) -> int:
         """A buffer that every layer uses in turn."""
-        key = (purpose, width)
+        key = (f"{purpose} {self._samples}", width)
         if key not in self._scratch:
-            self._scratch[key] = self._native.add_floats(width, False)
+            self._scratch[key] = self._native.add_floats(width, self._samples)
         return self._scratch[key]
 
     def _form(self, purpose: str, width: int, integer: bool) -> int:
@@ -238,10 +258,12 @@ class Lowering:
     def _bias(self, name: str | None) -> Any:
         return np.empty(0, np.float32) if name is None else self._floats_of(name)
 
-    def _vector(self, name: str) -> int:
-        if name not in self._vectors:
-            self._vectors[name] = self._native.add_vector(self._floats_of(name))
-        return self._vectors[name]
+    def _norm_vector(self, norm: Operation) -> int:
+        """What a norm multiplies by."""
+        key = (norm.weights[0].name, norm.attributes["offset"])
+        if key not in self._vectors:
+            self._vectors[key] = self._native.add_vector(np.float32(key[1]) + self._floats_of(key[0]))
+        return self._vectors[key]
 
     def _floats_of(self, name: str) -> Any:
         tensor = self._weights(name)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.base import StepInputs
+from octavo.backends.reference import operations
 from octavo.backends.reference.kv_cache import Side
 from octavo.backends.reference.products import Threads
 from octavo.graph.graph import CacheLayer
@@ -82,7 +83,15 @@ def weigh(weights: Floats, values: Floats, seen: npt.NDArray[np.bool_]) -> Float
 
 
 def attend_tiles(
-    query: Floats, keys: Side, values: Side, step: StepInputs, tiles: QueryTiles, chosen: Integers, layer: CacheLayer, scale: float
+    query: Floats,
+    keys: Side,
+    values: Side,
+    step: StepInputs,
+    tiles: QueryTiles,
+    chosen: Integers,
+    layer: CacheLayer,
+    scale: float,
+    softcap: float | None,
 ) -> Floats:
     """Attention of the chosen tiles: query `[kv_heads, tokens · group, head_dim]` → `[chosen, kv_heads, tile, head_dim]`."""
     block_size = keys.block_size
@@ -109,7 +118,10 @@ def attend_tiles(
         if layer.window is not None:
             seen &= position > positions[active][:, :, None] - layer.window
         scores = q[active] @ gather(keys, blocks, used).swapaxes(2, 3)
-        scores = np.where(seen[:, None], scores * np.float32(scale), np.float32(-np.inf))
+        scores = scores * np.float32(scale)
+        if softcap is not None:
+            scores = operations.softcap(scores, softcap)
+        scores = np.where(seen[:, None], scores, np.float32(-np.inf))
         highest = np.maximum(maximum[active], scores.max(axis=-1))
         anchor = np.where(np.isneginf(highest), np.float32(0), highest)
         correction = np.exp(maximum[active] - anchor)
@@ -130,6 +142,7 @@ def paged_attention(
     layer: CacheLayer,
     scale: float,
     threads: Threads,
+    softcap: float | None = None,
 ) -> Floats:
     """query `[tokens, heads · head_dim]` → `[tokens, heads · head_dim]`."""
     tokens = len(query)
@@ -139,7 +152,7 @@ def paged_attention(
     output = np.empty_like(flat)
 
     def work(chosen: Integers) -> None:
-        attended = attend_tiles(flat, keys, values, step, tiles, chosen, layer, scale).transpose(1, 0, 2, 3)
+        attended = attend_tiles(flat, keys, values, step, tiles, chosen, layer, scale, softcap).transpose(1, 0, 2, 3)
         inside = tiles.positions[chosen] >= 0
         output[:, tiles.rows[chosen][inside]] = attended[:, inside]
 

@@ -132,14 +132,16 @@ class _Step:
 
     def run(self) -> Floats:
         table: dict[str, Callable[[Operation, list[Floats], list[Floats]], Floats]] = {
-            "embed": lambda op, x, w: operations.embed(w[0], self._step.token_ids),
-            "rms_norm": lambda op, x, w: operations.rms_norm(x[0], w[0], op.attributes["epsilon"]),
+            "embed": lambda op, x, w: operations.embed(w[0], self._step.token_ids, **op.attributes),
+            "rms_norm": lambda op, x, w: operations.rms_norm(x[0], w[0], **op.attributes),
+            "head_norm": lambda op, x, w: operations.head_norm(x[0], w[0], **op.attributes),
             "linear": lambda op, x, w: self._linear(x[0], w[0], w[1] if len(w) > 1 else None),
             "rope": lambda op, x, w: self._rope(x[0], op.attributes["spec"]),
             "paged_attention": lambda op, x, w: self._attention(op, x),
             "silu_mul": lambda op, x, w: operations.silu_mul(x[0], x[1]),
+            "gelu_mul": lambda op, x, w: operations.gelu_mul(x[0], x[1]),
             "add": lambda op, x, w: operations.add(x[0], x[1]),
-            "logits": lambda op, x, w: self._logits(x[0], w[0]),
+            "logits": lambda op, x, w: self._logits(x[0], w[0], **op.attributes),
         }
         result = np.empty((0, self._program._graph.vocab_size), np.float32)
         for place, operation in enumerate(self._program._graph.operations):
@@ -151,9 +153,10 @@ class _Step:
                     self._values.pop(value.index, None)
         return result
 
-    def _logits(self, states: Floats, weight: Floats) -> Floats:
+    def _logits(self, states: Floats, weight: Floats, softcap: float | None) -> Floats:
         self._program._hidden = states[self._step.hidden_rows]
-        return self._linear(states[self._step.logit_rows], weight, None)
+        logits = self._linear(states[self._step.logit_rows], weight, None)
+        return logits if softcap is None else operations.softcap(logits, softcap)
 
     @property
     def _linear(self) -> Callable[[Floats, Floats, Floats | None], Floats]:
@@ -176,4 +179,5 @@ class _Step:
         group = query.shape[1] // (cache.num_kv_heads * cache.head_dim)
         if group not in self._tiles:
             self._tiles[group] = cut_queries(self._step, group, program._tile, program._block_size)
-        return paged_attention(query, keys, values, self._step, self._tiles[group], cache, operation.attributes["scale"], program._threads)
+        tiles, scale, softcap = self._tiles[group], operation.attributes["scale"], operation.attributes["softcap"]
+        return paged_attention(query, keys, values, self._step, tiles, cache, scale, program._threads, softcap)
