@@ -25,6 +25,7 @@ from octavo.protocol.pooling import PoolingParams
 from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import BlocksPage, BlockState, EngineInfo, EngineStats
 from octavo.text.pieces import PieceDecoder
+from octavo.text.tokenizer import Tokenizer
 
 EOS = 256
 VOCAB_SIZE = 257
@@ -61,8 +62,7 @@ class ByteTokenizer:
         data = b"".join(b"" if skip_special_tokens and i == EOS else self.token_bytes(i) for i in ids)
         return codecs.getincrementaldecoder("utf-8")("replace").decode(data, whole)
 
-    def token_text(self, token_id: int) -> str:
-        return self.token_bytes(token_id).decode("utf-8", "replace")
+    token_text = Tokenizer.token_text
 
     def token_bytes(self, token_id: int) -> bytes:
         return b"<|end|>" if token_id == EOS else bytes([token_id])

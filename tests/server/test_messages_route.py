@@ -190,6 +190,13 @@ async def test_refused_messages(connect, fields: dict[str, Any], words: list[str
     refused(await connect(**PARSERS).post("/v1/messages", json=BASE | fields), 400, "invalid_request_error", *words)
 
 
+async def test_a_message_has_a_deadline(client: httpx.AsyncClient, llm: FakeLLM) -> None:
+    llm.hold.clear()
+    refused(await client.post("/v1/messages", json=BASE | {"timeout": 0.5}), 408, "timeout_error", "time")
+    assert llm.calls[-1].closed
+    refused(await client.post("/v1/messages", json=BASE | {"timeout": 0}), 400, "invalid_request_error", "timeout")
+
+
 async def test_other_errors_have_the_same_shape(connect, llm: FakeLLM) -> None:
     client = connect(api_key=("secret",))
     refused(await client.post("/v1/messages", json=BASE), 401, "authentication_error", "API key")

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from test_chat_tools import CALL
 
 from octavo.config.server import ServerOptions
+from octavo.protocol.errors import EngineDeadError, InvalidRequestError, RequestTimeoutError
 
 WEATHER = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": False}
 PARSERS = {"tool_call_parser": "hermes", "reasoning_parser": "deepseek_r1"}
@@ -210,6 +211,23 @@ async def test_a_failure_on_the_way_ends_the_response(client: httpx.AsyncClient,
     *_, last = await ask_events(client)
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert "not finite" in last["response"]["error"]["message"]
+    assert last["response"]["error"]["code"] == "server_error"
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (InvalidRequestError("structured_outputs: the text can't go on", param="structured_outputs"), "invalid_prompt"),
+        (InvalidRequestError("too long", code="context_length_exceeded"), "context_length_exceeded"),
+        (RequestTimeoutError("over", code="timeout"), "timeout"),
+        (EngineDeadError("gone"), "server_error"),
+        (RuntimeError("a fault"), "server_error"),
+    ],
+)
+async def test_a_failure_has_a_code(client: httpx.AsyncClient, llm: FakeLLM, failure: Exception, code: str) -> None:
+    llm.fail_after, llm.failure = 3, failure
+    *_, last = await ask_events(client)
+    assert last["response"]["error"]["code"] == code
 
 
 async def test_nothing_is_stored(client: httpx.AsyncClient) -> None:

@@ -64,7 +64,9 @@ MaxBody = Annotated[
         panel=_SERVER,
     ),
 ]
-MaxLogprobs = Annotated[int, Option(metavar="N", help="Most alternatives that a request may ask for at each token.", panel=_SERVER)]
+MaxLogprobs = Annotated[
+    int, Option(metavar="N", help="Most alternatives that a request may ask for at each token; -1 for the whole vocabulary.", panel=_SERVER)
+]
 LogLevel = Annotated[
     str,
     Option("--log-level", "--uvicorn-log-level", metavar="|".join(LOG_LEVELS), help="What uvicorn logs.", panel=_SERVER),
@@ -115,6 +117,10 @@ ToolCallParser = Annotated[
         panel=_CHAT,
     ),
 ]
+ToolParserPlugin = Annotated[
+    str | None,
+    Option(metavar="FILE", help="A Python file, which is run, with further parsers for --tool-call-parser.", panel=_CHAT),
+]
 ReasoningParser = Annotated[
     str,
     Option(
@@ -147,6 +153,7 @@ def serve(
     trust_request_chat_template: TrustTemplates = _D.trust_request_chat_template,
     enable_auto_tool_choice: AutoToolChoice = _D.enable_auto_tool_choice,
     tool_call_parser: ToolCallParser = _D.tool_call_parser,
+    tool_parser_plugin: ToolParserPlugin = _D.tool_parser_plugin,
     reasoning_parser: ReasoningParser = _D.reasoning_parser,
     host: Host = _D.host,
     port: Port = _D.port,

@@ -10,7 +10,7 @@ from octavo.config.values import settle, shown
 from octavo.protocol.pooling import POOLINGS
 
 API_KEY_VARIABLE = "OCTAVO_API_KEY"
-# What the engine gives at most.
+# As in vLLM.
 MAX_LOGPROBS = 20
 # Seconds: a day, and a week.
 LONGEST_SHUTDOWN = 24 * 60 * 60
@@ -25,15 +25,15 @@ class ServerOptions:
     `host` is 127.0.0.1 so that a fresh server is reachable from this machine only; give 0.0.0.0 to open it to the network. `port` 0 lets
     the system choose one. `api_key` holds every key that is accepted; empty means no key is asked for. `served_model_name` are the names
     that requests may use, the first of which replies carry; empty means the model's own. `max_body_bytes` limits a request's body,
-    `max_logprobs` the alternatives a request may ask for at each token. `chat_template` is a file or the template itself and replaces the
-    model's. `allowed_origins` are those that browsers may call from ("*" for any). `shutdown_timeout` is how many seconds running
-    requests get to finish after SIGINT or SIGTERM. `trust_request_chat_template` lets requests bring a template of their own.
-    `tool_call_parser` is the format that the model writes tool calls in; None: the one that its chat template shows.
-    `enable_auto_tool_choice` lets the model choose whether to call a tool. `reasoning_parser` tells its thinking from its answer; empty:
-    its text is all answer. `pooling`, "last" or "mean", is what /v1/embeddings makes a vector of where a request doesn't say: the hidden
-    state of the last token, or the mean of all. A request
-    ends after `request_timeout` seconds, or sooner if it says so itself. With `max_queued_requests` no more sequences wait for a seat than
-    that, and requests for more are refused; None: any number.
+    `max_logprobs` the alternatives a request may ask for at each token, -1 for as many as there are tokens. `chat_template` is a file or
+    the template itself and replaces the model's. `allowed_origins` are those that browsers may call from ("*" for any).
+    `shutdown_timeout` is how many seconds running requests get to finish after SIGINT or SIGTERM. `trust_request_chat_template` lets
+    requests bring a template of their own. `tool_call_parser` is the format that the model writes tool calls in; None: the one that its
+    chat template shows. `tool_parser_plugin` is a Python file, which is run, with further formats. `enable_auto_tool_choice` lets the model
+    choose whether to call a tool. `reasoning_parser` tells its thinking from its answer; empty: its text is all answer. `pooling`, "last"
+    or "mean", is what /v1/embeddings makes a vector of where a request doesn't say: the hidden state of the last token, or the mean of all.
+    A request ends after `request_timeout` seconds, or sooner if it says so itself. With `max_queued_requests` no more sequences wait for a
+    seat than that, and requests for more are refused; None: any number.
     """
 
     host: str = "127.0.0.1"
@@ -47,6 +47,7 @@ class ServerOptions:
     trust_request_chat_template: bool = False
     enable_auto_tool_choice: bool = True
     tool_call_parser: str | None = None
+    tool_parser_plugin: str | None = None
     reasoning_parser: str = ""
     allowed_origins: tuple[str, ...] = ()
     root_path: str = ""
@@ -58,7 +59,7 @@ class ServerOptions:
     max_queued_requests: int | None = None
 
     def __post_init__(self) -> None:
-        settle(self, paths=("chat_template",), sizes=("max_body_bytes",))
+        settle(self, paths=("chat_template", "tool_parser_plugin"), sizes=("max_body_bytes",))
         for name in ("api_key", "served_model_name", "allowed_origins"):
             values = getattr(self, name)
             require(all(values), name, "holds an empty name" if name != "api_key" else "holds an empty key")
@@ -66,7 +67,8 @@ class ServerOptions:
         require(bool(self.host), "host", "is empty")
         require(0 <= self.port <= 65535, "port", f"must be from 0 to 65535, not {shown(self.port)}")
         require(self.max_body_bytes >= 1, "max_body_bytes", f"must be at least 1, not {shown(self.max_body_bytes)}")
-        require(0 <= self.max_logprobs <= MAX_LOGPROBS, "max_logprobs", f"must be from 0 to {MAX_LOGPROBS}, not {shown(self.max_logprobs)}")
+        most = self.max_logprobs
+        require(-1 <= most <= LARGEST, "max_logprobs", f"must be from 0 to {LARGEST}, or -1 for the whole vocabulary, not {shown(most)}")
         require(self.pooling in POOLINGS, "pooling", f"must be one of {', '.join(POOLINGS)}, not {self.pooling!r}")
         require(bool(self.response_role), "response_role", "is empty")
         for name in ("response_role", "root_path"):

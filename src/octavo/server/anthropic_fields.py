@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from octavo.config.server import LONGEST_REQUEST
 from octavo.server.fields import OffValues
 from octavo.server.item_schemas import TEXT_BLOCK_SCHEMA, TURN_SCHEMA
 from octavo.server.requests import Body, NonEmpty
@@ -101,3 +102,4 @@ class MessagesRequest(Conversation, kw_only=True):
     stream: bool | None = None
     metadata: UserMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=LONGEST_REQUEST)] | None = None

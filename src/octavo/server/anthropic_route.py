@@ -91,7 +91,7 @@ async def _body(ctx: ServerContext, request: Request, kind: type[T]) -> T:
 def _answerable(body: MessagesRequest) -> ChatRequest:
     """The chat that asks for the same answer."""
     chat = _as_chat(body)
-    chat.max_completion_tokens = body.max_tokens
+    chat.max_completion_tokens, chat.timeout = body.max_tokens, body.timeout
     chat.temperature, chat.top_p, chat.top_k, chat.stop = body.temperature, body.top_p, body.top_k, body.stop_sequences
     return chat
 

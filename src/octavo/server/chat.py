@@ -39,7 +39,7 @@ from octavo.server.responses import (
     ToolCall,
     Usage,
 )
-from octavo.server.sampling import check_logprobs, check_prompt_logprobs, generation_params, streams
+from octavo.server.sampling import check_prompt_logprobs, generation_params, streams, wanted_logprobs
 from octavo.server.schema_faults import Schemas
 from octavo.server.streaming import EventStream, chain, event, while_connected
 from octavo.server.tool_use import ToolUse, tool_use
@@ -111,10 +111,9 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
         check_room(prompts, max_tokens, ctx.llm.info.max_model_len, param)
     else:
         max_tokens = min(room, ctx.llm.default_sampling.get("max_tokens") or room)
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    check_logprobs(logprobs, ctx, "top_logprobs")
+    logprobs = wanted_logprobs((body.top_logprobs or 0) if body.logprobs else None, ctx, "top_logprobs")
     check_prompt_logprobs(body)
-    check_logprobs(body.prompt_logprobs, ctx, "prompt_logprobs")
+    body.prompt_logprobs = wanted_logprobs(body.prompt_logprobs, ctx, "prompt_logprobs")
     params = generation_params(
         body, ctx, computed=body.n or 1, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=body.prompt_logprobs
     )

@@ -21,7 +21,7 @@ from octavo.server.prompts import Bound, TokenPrompt, check_fits, check_room, to
 from octavo.server.rendering import render
 from octavo.server.requests import CompletionRequest, TokenizeRequest
 from octavo.server.responses import Completion, CompletionChoice
-from octavo.server.sampling import check_logprobs, check_prompt_logprobs, generation_params, streams
+from octavo.server.sampling import check_prompt_logprobs, generation_params, streams, wanted_logprobs
 from octavo.server.streaming import EventStream, chain, event, while_connected
 from octavo.server.usage import UsageCounter
 
@@ -67,8 +67,8 @@ async def _prepare(ctx: ServerContext, request: Request, body: CompletionRequest
     else:
         # The default must not make a prompt too long that fits by itself; the engine ends each at its context.
         max_tokens = min(DEFAULT_MAX_TOKENS, limit - min(len(prompt.token_ids) for prompt in prompts))
-    check_logprobs(body.logprobs, ctx, "logprobs")
-    check_logprobs(body.prompt_logprobs, ctx, "prompt_logprobs")
+    body.logprobs = wanted_logprobs(body.logprobs, ctx, "logprobs")
+    body.prompt_logprobs = wanted_logprobs(body.prompt_logprobs, ctx, "prompt_logprobs")
     asked = [count for count in (body.prompt_logprobs, body.logprobs if body.echo else None) if count is not None]
     params = generation_params(
         body, ctx, computed=computed, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=max(asked, default=None)

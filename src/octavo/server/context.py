@@ -21,6 +21,7 @@ from octavo.server.admission import Admission
 from octavo.server.templates import ChatTemplates
 from octavo.text.reasoning.registry import REASONING_PARSERS
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.tools.plugin import load_tool_parsers
 from octavo.text.tools.registry import TOOL_PARSERS
 
 
@@ -128,7 +129,9 @@ class ServerContext:
 
 
 def check_parsers(options: ServerOptions) -> None:
-    """Raises ConfigError for a parser that there is none of."""
+    """Loads the parsers of a plugin, if there is one. Raises ConfigError for one that can't be used, and a parser that there is none of."""
+    if options.tool_parser_plugin is not None:
+        load_tool_parsers(options.tool_parser_plugin)
     for param, name, known in (
         ("tool_call_parser", options.tool_call_parser, TOOL_PARSERS),
         ("reasoning_parser", options.reasoning_parser or None, REASONING_PARSERS),

@@ -21,17 +21,9 @@ def finite(logprob: float) -> float:
     return LOWEST if math.isnan(logprob) else max(logprob, LOWEST)
 
 
-def token_string(data: bytes) -> str:
-    """A token's bytes as text, or OpenAI's `bytes:\\xNN…` form when they are not whole characters."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
-
-
 def spelling(tokenizer: Tokenizer, *, as_ids: bool) -> Spell:
     """Tokens as their text, or as `token_id:ID`."""
-    return (lambda token_id: f"token_id:{token_id}") if as_ids else (lambda token_id: token_string(tokenizer.token_bytes(token_id)))
+    return (lambda token_id: f"token_id:{token_id}") if as_ids else tokenizer.token_text
 
 
 class TextOffsets:

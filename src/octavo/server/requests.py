@@ -147,7 +147,7 @@ class Generation(Body):
 class TokenGeneration(Generation):
     """What a reply that has a place for tokens may tell of them."""
 
-    prompt_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=-1)] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 
@@ -161,7 +161,7 @@ class CompletionRequest(TokenGeneration, kw_only=True):
 
     prompt: Annotated[Any, Meta(extra_json_schema=PROMPT_SCHEMA)] = None
     messages: Messages | None = None
-    logprobs: Annotated[int, Meta(ge=0)] | None = None
+    logprobs: Annotated[int, Meta(ge=-1)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_N)] | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=INT32_MAX)] | None = None
     echo: bool | None = None
@@ -184,7 +184,7 @@ class ChatRequest(TokenGeneration, kw_only=True):
     messages: Messages
     max_completion_tokens: Annotated[int, Meta(ge=1, le=INT32_MAX)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=-1)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     echo: bool | None = None

@@ -85,7 +85,7 @@ class IncompleteDetails(Struct):
 
 
 class ResponseFailure(Struct):
-    """Why there is no whole answer."""
+    """Why there is no whole answer. `code` is OpenAI's server_error or invalid_prompt, or a word of the error's own, such as timeout."""
 
     code: str
     message: str

@@ -199,6 +199,7 @@ class ResponseStream(EventStream):
 
     def failed(self, failure: BaseException) -> bytes:
         """The events of a failure."""
-        error = describe(failure)[1].error
-        self._writer.response.error = ResponseFailure("server_error", error.message)
+        status, body = describe(failure)
+        code = body.error.code or ("invalid_prompt" if status < 500 else "server_error")
+        self._writer.response.error = ResponseFailure(code, body.error.message)
         return b"".join(map(typed_event, self._writer.closing("failed")))

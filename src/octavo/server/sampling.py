@@ -36,10 +36,17 @@ _FIELDS = (
 )
 
 
-def check_logprobs(logprobs: int | None, ctx: ServerContext, param: str) -> None:
-    """Raises InvalidRequestError for more `logprobs`, which came from the field `param`, than this server gives."""
-    if logprobs is not None and logprobs > ctx.options.max_logprobs:
-        raise InvalidRequestError(f"{param}: may be at most {ctx.options.max_logprobs} on this server, not {logprobs}.", param=param)
+def wanted_logprobs(logprobs: int | None, ctx: ServerContext, param: str) -> int | None:
+    """How many `logprobs`, which came from the field `param`, are wanted; -1 are those of the whole vocabulary. Raises InvalidRequestError
+    for more than this server gives."""
+    if logprobs is None:
+        return None
+    size = ctx.llm.info.vocab_size
+    wanted, most = size if logprobs == -1 else logprobs, size if ctx.options.max_logprobs == -1 else ctx.options.max_logprobs
+    if wanted > most:
+        whole = f" (the whole vocabulary, {size})" if logprobs == -1 else ""
+        raise InvalidRequestError(f"{param}: may be at most {most} on this server, not {logprobs}{whole}.", param=param)
+    return wanted
 
 
 def check_prompt_logprobs(request: TokenGeneration) -> None:

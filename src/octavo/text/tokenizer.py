@@ -103,8 +103,13 @@ class Tokenizer:
         return text + decoder.finish() if whole else text
 
     def token_text(self, token_id: int) -> str:
-        """One token on its own, as a logprob entry shows it: its leading space is kept, half a character is U+FFFD."""
-        return self.token_bytes(token_id).decode("utf-8", "replace")
+        """One token on its own, as a logprob entry shows it: its leading space is kept, and what is no whole character is written in
+        OpenAI's form, `bytes:\\xe2\\x80`."""
+        data = self.token_bytes(token_id)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes that the token adds to a text; none for an id that is no token."""

@@ -1,0 +1,88 @@
+"""Tool call parsers from a file, as docs/tools.md shows one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from octavo.config.server import ServerOptions
+from octavo.protocol.errors import ConfigError
+from octavo.server.context import check_parsers
+from octavo.text.answer import CallArguments, CallStart, Content, merged
+from octavo.text.tools.plugin import load_tool_parsers
+from octavo.text.tools.registry import TOOL_PARSERS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/tools.md"
+EXAMPLE = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+IMPORTS = "from octavo.text.tools.parser import ToolParser\nfrom octavo.text.tools.registry import register_tool_parser\n"
+
+
+@pytest.fixture(autouse=True)
+def only_the_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = dict(TOOL_PARSERS)
+    yield
+    TOOL_PARSERS.clear()
+    TOOL_PARSERS.update(before)
+
+
+@pytest.fixture
+def arrow(tmp_path: Path) -> Path:
+    assert EXAMPLE is not None
+    (tmp_path / "arrow.py").write_text(EXAMPLE[1])
+    return tmp_path / "arrow.py"
+
+
+def test_the_example_of_the_page_works(arrow: Path) -> None:
+    options = ServerOptions(tool_parser_plugin=arrow, tool_call_parser="arrow")
+    check_parsers(options)
+    check_parsers(options)  # runs the file once
+    parser = TOOL_PARSERS["arrow"]
+    text = 'Hm\nI do -> f {"a": 1}\n'
+    whole = [Content("Hm\nI do "), CallStart("f"), CallArguments('{"a": 1}')]
+    for size in (1, 3, 100):
+        reader = parser({"f"})
+        pieces = [piece for start in range(0, len(text), size) for piece in reader.feed(text[start : start + size])]
+        assert merged([*pieces, *reader.finish()]) == whole
+    assert load_tool_parsers(str(arrow)) == ("arrow",)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (None, ["can't be read", "No such file"]),
+        ("x = 1\n\ny = z\n", ["line 3", "NameError", "'z'"]),
+        ("def f(:\n", ["line 1", "SyntaxError"]),
+        ("x = 1\n", ["registers no tool parser"]),
+        (f"{IMPORTS}@register_tool_parser('p')\nclass P(ToolParser):\n    pass\n", ["line 3", "P lacks feed, finish, form"]),
+        (f"{IMPORTS}@register_tool_parser('p')\nclass P:\n    pass\n", ["is no subclass of ToolParser"]),
+        (f"{IMPORTS}register_tool_parser('hermes')\n", ["line 3", "'hermes' already"]),
+        (f"{IMPORTS}register_tool_parser()\n", ["needs a name"]),
+    ],
+)
+def test_a_file_that_can_not_be_used(tmp_path: Path, source: str | None, words: list[str]) -> None:
+    path = tmp_path / "wrong.py"
+    if source is not None:
+        path.write_text(source)
+    before = dict(TOOL_PARSERS)
+    with pytest.raises(ConfigError) as refused:
+        check_parsers(ServerOptions(tool_parser_plugin=str(path)))
+    assert refused.value.param == "tool_parser_plugin"
+    assert str(path) in refused.value.message
+    for word in words:
+        assert word in refused.value.message
+    assert before == TOOL_PARSERS
+
+
+def test_a_file_that_fails_halfway_registers_nothing(arrow: Path) -> None:
+    arrow.write_text(arrow.read_text() + "\nraise RuntimeError('no')\n")
+    with pytest.raises(ConfigError, match="RuntimeError: no"):
+        load_tool_parsers(str(arrow))
+    assert "arrow" not in TOOL_PARSERS
+
+
+def test_a_name_that_no_file_registers(arrow: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tool_call_parser: must be one of hermes, .*, arrow, not 'other'"):
+        check_parsers(ServerOptions(tool_parser_plugin=str(arrow), tool_call_parser="other"))
