@@ -11,7 +11,8 @@ import pytest
 
 from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError
-from octavo.protocol.sampling import UNSUPPORTED_FIELDS, SamplingParams, unsupported_fields
+from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.sampling_names import UNSUPPORTED_FIELDS
 
 NAN, INF = math.nan, math.inf
 FLAGS = ["ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output"]
@@ -258,23 +259,64 @@ class TestFromOptional:
         assert SamplingParams.from_optional(max_tokens=None).max_tokens is None
         assert SamplingParams.from_optional().max_tokens == 16
 
+
+# vLLM 0.32's, as its sampling_params.py lists them.
+VLLM_FIELDS = {
+    *("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed", "stop"),
+    *("stop_token_ids", "ignore_eos", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "prompt_logprob_token_ids"),
+    *("prompt_logprob_start", "logprob_token_ids", "flat_logprobs", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"),
+    *("include_stop_str_in_output", "output_kind", "stream_interval", "skip_clone", "output_text_buffer_length", "structured_outputs"),
+    *("logit_bias", "allowed_token_ids", "extra_args", "bad_words", "skip_reading_prefix_cache", "thinking_token_budget"),
+    *("repetition_detection", "routed_experts_prompt_start", "trace_decode_token_ids"),
+}
+
+
+class TestNames:
+    def test_every_field_of_vllm_s_acts_or_is_refused_by_name(self) -> None:
+        assert {*SamplingParams.__struct_fields__, *UNSUPPORTED_FIELDS} >= VLLM_FIELDS
+        assert not UNSUPPORTED_FIELDS.keys() & set(SamplingParams.__struct_fields__)
+
+    @pytest.mark.parametrize("make", [SamplingParams, SamplingParams.from_optional], ids=["SamplingParams", "from_optional"])
     @pytest.mark.parametrize("name", sorted(UNSUPPORTED_FIELDS))
-    def test_a_field_that_this_version_lacks_is_named(self, name: str) -> None:
-        with pytest.raises(
-            InvalidRequestError, match=f"^{name} is not supported by this version(; use structured_outputs.*)?[.]$"
-        ) as caught:
-            SamplingParams.from_optional(**{name: 1})
+    def test_a_field_that_this_version_lacks_is_named(self, name: str, make: Any) -> None:
+        with pytest.raises(InvalidRequestError, match=f"^{name} is not supported by this version(; .+)?[.]$") as caught:
+            make(**{name: 7}, top_p=0.5)
         assert caught.value.param == name
-        assert ("structured_outputs" in caught.value.message) is name.startswith("guided_")
+        assert ("structured_outputs with" in caught.value.message) is (name.startswith("guided_") and "decoding" not in name)
+        assert make(**{name: None}, top_p=0.5) == SamplingParams(top_p=0.5)
 
-    def test_an_unknown_field_is_named(self) -> None:
-        with pytest.raises(InvalidRequestError, match=r"^top_q is not a sampling parameter; did you mean top_p\?$"):
-            SamplingParams.from_optional(top_q=1)
+    @pytest.mark.parametrize(
+        ("fields", "words"),
+        [
+            ({"logits_processors": [print]}, r"; logit_bias, .* change what may be chosen\.$"),
+            ({"best_of": 3}, r"; ask for n samples and take those of the highest cumulative_logprob"),
+            ({"use_beam_search": True}, r"; call beam_search with BeamSearchParams\.$"),
+            ({"flat_logprobs": True}, r"^flat_logprobs is not supported"),
+        ],
+    )
+    def test_what_to_do_instead(self, fields: dict[str, Any], words: str) -> None:
+        with pytest.raises(InvalidRequestError, match=words):
+            SamplingParams(**fields)
 
+    def test_what_asks_for_nothing(self) -> None:
+        assert SamplingParams(use_beam_search=False, flat_logprobs=False, length_penalty=1.0, seed=4) == SamplingParams(seed=4)
 
-def test_unsupported_fields_keep_their_order() -> None:
-    assert unsupported_fields(["watermarking", "top_p", "extra_args", "what"]) == ["watermarking", "extra_args"]
-    assert not UNSUPPORTED_FIELDS & set(SamplingParams.__struct_fields__)
+    @pytest.mark.parametrize("make", [SamplingParams, SamplingParams.from_optional], ids=["SamplingParams", "from_optional"])
+    @pytest.mark.parametrize(
+        ("name", "nearest"),
+        [("top_q", r"; did you mean top_p\?"), ("max_token", r"; did you mean max_tokens\?"), ("zzz", r"\.")],
+    )
+    def test_an_unknown_field_is_named_with_the_nearest(self, name: str, nearest: str, make: Any) -> None:
+        with pytest.raises(InvalidRequestError, match=rf"^{name} is not a sampling parameter{nearest}$") as caught:
+            make(**{name: 1})
+        assert caught.value.param == name
+
+    def test_what_is_decoded_and_copied_is_as_ever(self) -> None:
+        params = SamplingParams(2, seed=3)
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
+        assert msgspec.structs.replace(params, n=3) == SamplingParams(3, seed=3)
+        with pytest.raises(msgspec.ValidationError, match="top_q"):
+            msgspec.json.decode(b'{"top_q": 1}', type=SamplingParams)
 
 
 def test_documentation_lists_every_field_with_its_default() -> None:

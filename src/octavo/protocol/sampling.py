@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
@@ -11,8 +10,8 @@ import msgspec
 
 from octavo.protocol.checks import flag, integer, number, show
 from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.sampling_names import NamesItsFields
 from octavo.protocol.structured_outputs import StructuredOutputsParams
-from octavo.utils.nearest import did_you_mean
 
 MAX_N = 16_384
 GREEDY_BELOW = 1e-5
@@ -23,47 +22,6 @@ MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 1000
 MAX_BAD_WORDS_CHARS = 64 * 1024
 
-# Fields of vLLM's SamplingParams and of its HTTP requests that say how tokens are chosen, and that Octavo does not have.
-UNSUPPORTED_FIELDS = frozenset(
-    {
-        "extra_args",
-        "flat_logprobs",
-        "guided_choice",
-        "guided_decoding",
-        "guided_decoding_backend",
-        "guided_grammar",
-        "guided_json",
-        "guided_json_object",
-        "guided_regex",
-        "guided_whitespace_pattern",
-        "logits_processors",
-        "logprob_token_ids",
-        "prompt_logprob_start",
-        "prompt_logprob_token_ids",
-        "repetition_detection",
-        "routed_experts_prompt_start",
-        "stream_interval",
-        "thinking_token_budget",
-        "trace_decode_token_ids",
-        "truncation_side",
-        "vllm_xargs",
-        "watermarking",
-    }
-)
-
-# What older versions of vLLM called what is in structured_outputs now.
-GUIDED_FIELDS = {
-    name: f"use structured_outputs with {kind}"
-    for name, kind in {
-        "guided_json": "json",
-        "guided_json_object": "json_object",
-        "guided_regex": "regex",
-        "guided_choice": "choice",
-        "guided_grammar": "grammar",
-        "guided_whitespace_pattern": "whitespace_pattern",
-    }.items()
-} | dict.fromkeys(("guided_decoding", "guided_decoding_backend"), "use structured_outputs")
-
 
 class RequestOutputKind(Enum):
     """What each output of a streamed request holds: all so far, what is new, or, in one output at the end, everything."""
@@ -73,7 +31,7 @@ class RequestOutputKind(Enum):
     FINAL_ONLY = 2
 
 
-class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class SamplingParams(msgspec.Struct, metaclass=NamesItsFields, omit_defaults=True, forbid_unknown_fields=True):
     """Names, order, defaults and limits are vLLM's; `docs/sampling.md` lists them.
 
     Values are checked and brought to their plain Python type when the object is made, copied or decoded:
@@ -83,7 +41,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     - `seed=-1` becomes None, `top_k=-1` becomes 0 (off), a `logit_bias` beyond -100 or 100 becomes that;
     - numpy numbers become Python numbers, tuples become lists.
 
-    Raises InvalidRequestError, with `param` naming the field, for a value of the wrong type or outside its limits.
+    Raises InvalidRequestError, with `param` naming the field, for a value of the wrong type or outside its limits, for a field of vLLM's
+    that this version lacks (None and vLLM's default are all it may be), and for one that nobody knows.
     """
 
     n: int = 1
@@ -139,18 +98,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     def from_optional(cls, **fields: Any) -> SamplingParams:
         """Build from fields of which some may be None, as an HTTP body or a caller's keywords give them.
 
-        None means "the default", except for `max_tokens`, where it means "no limit of the request's own".
-        Raises InvalidRequestError for a field that this version lacks (saying so) and for an unknown one.
+        None means "the default", except for `max_tokens`, where it means "no limit of the request's own". Raises as SamplingParams does.
         """
-        given = {name: value for name, value in fields.items() if value is not None or name == "max_tokens"}
-        for name in unsupported_fields(given):
-            hint = f"; {GUIDED_FIELDS[name]}" if name in GUIDED_FIELDS else ""
-            raise InvalidRequestError(f"{name} is not supported by this version{hint}.", param=name)
-        for name in given:
-            if name not in cls.__struct_fields__:
-                nearest = did_you_mean(name, cls.__struct_fields__) or "."
-                raise InvalidRequestError(f"{name} is not a sampling parameter{nearest}", param=name)
-        return cls(**given)
+        return cls(**{name: value for name, value in fields.items() if value is not None or name == "max_tokens"})
 
     def verify(self, vocab_size: int, max_logprobs: int = 20) -> None:
         """Check against the model and the server: stop ids must lie in the vocabulary, `logprobs` and `prompt_logprobs` under the limit.
@@ -271,11 +221,6 @@ def _check_bad_words(words: list[str]) -> None:
 
 
 _FLAGS = ("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output")
-
-
-def unsupported_fields(names: Iterable[str]) -> list[str]:
-    """Those of `names`, in their order, that vLLM has as sampling fields and this version of Octavo has not."""
-    return [name for name in names if name in UNSUPPORTED_FIELDS]
 
 
 def _items(name: str, value: object, what: str) -> list[object]:

@@ -15,7 +15,7 @@ import msgspec.inspect
 from starlette.requests import ClientDisconnect, Request
 
 from octavo.protocol.errors import InvalidRequestError, PayloadTooLargeError
-from octavo.protocol.sampling import GUIDED_FIELDS
+from octavo.protocol.sampling_names import UNSUPPORTED_FIELDS
 from octavo.server.field_names import names_at
 from octavo.server.fields import is_off
 from octavo.server.requests import Body
@@ -155,8 +155,8 @@ def parse(raw: dict[str, Any], kind: type[T]) -> T:
         elif name not in off_values:
             raise InvalidRequestError(f"{name}: unknown field{did_you_mean(name, [*known, *off_values]) or '.'}", param=name)
         elif not is_off(value, off_values[name]):
-            hint = f"; {GUIDED_FIELDS[name]}" if name in GUIDED_FIELDS else ""
-            raise InvalidRequestError(f"{name} is not supported by this version of Octavo{hint}.", param=name)
+            hint = UNSUPPORTED_FIELDS.get(name, "")
+            raise InvalidRequestError(f"{name} is not supported by this version of Octavo{hint and '; '}{hint}.", param=name)
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
