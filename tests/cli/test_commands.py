@@ -123,7 +123,13 @@ def test_pull_of_a_model_that_can_not_be_had_is_one_sentence(pull):
 @pytest.mark.parametrize("seconds", [0.01, 0.02, 0.04, 0.06, 0.1])
 def test_ctrl_c_in_its_first_moments_leaves_no_traceback(seconds: float):
     """Whatever it is doing: importing, parsing, or waiting for its text."""
-    code = "from octavo.cli.main import main; print('up', flush=True); main(['complete', '-'])"
+    # It says so from within main, however long it takes to get there.
+    code = (
+        "import octavo.cli.main as entry\n"
+        "begin = entry.open_closed_streams\n"
+        "entry.open_closed_streams = lambda: (print('up', flush=True), begin())\n"
+        "entry.main(['complete', '-'])"
+    )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) as process:
         assert process.stdout is not None

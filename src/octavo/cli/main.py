@@ -1,17 +1,41 @@
 """The command `octavo`. All imports are inside, so that Ctrl-C ends it without a traceback from its first moments on."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line `argv` (sys.argv by default) and exits with its code: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C."""
     try:
         open_closed_streams()
-        from octavo.cli.app import run
+        with interrupts_that_end_at_once():
+            from octavo.cli.app import run
 
         run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+@contextlib.contextmanager
+def interrupts_that_end_at_once() -> Iterator[None]:
+    """Ctrl-C exits with 130 then and there, for while modules are imported: an exception that is raised in the import system's own
+    callbacks is printed and forgotten, and there is nothing yet that must be closed. Where interrupts are ignored they stay so."""
+    import os
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    except ValueError:  # in another thread than the main one, which no signal interrupts
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def open_closed_streams() -> None:
