@@ -10,8 +10,10 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from gathering import gather
+from patience import patient
 from processes import children, is_alive
 from spy_recorder import SpyRecorder
 
@@ -37,14 +39,14 @@ def served_model(long_llama: Path) -> Path:
 
 async def until_idle(llm: AsyncLLM, seconds: float = 2.0) -> None:
     """Waits until the engine says that nothing runs and no block is taken."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(patient(seconds)):
         while llm.stats.running or llm.stats.waiting or llm.stats.blocks_used:
             await asyncio.sleep(0.01)
 
 
 async def until_running(llm: AsyncLLM, count: int) -> None:
     """Waits until the engine says that `count` samples run; each has a token by then."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(patient(5)):
         while llm.stats.running != count:
             await asyncio.sleep(0.002)
 
@@ -63,6 +65,14 @@ async def test_closing_the_iterator_aborts(allm: AsyncLLM, recorder: SpyRecorder
     await until_idle(allm)
     assert recorder.reasons == ["abort"]
     assert recorder.finished[0][2] < 5000
+
+
+async def test_a_stream_comes_while_it_runs(allm: AsyncLLM) -> None:
+    sizes = []
+    async for output in allm.generate("The cat", msgspec.structs.replace(LONG, max_tokens=1000), "r"):
+        sizes.append(len(output.outputs[0].token_ids))
+    assert sum(sizes) == 1000
+    assert len(sizes) > 4
 
 
 async def test_an_iterator_that_is_dropped_aborts(allm: AsyncLLM, recorder: SpyRecorder) -> None:
@@ -96,7 +106,7 @@ async def test_abort_ends_the_iterator(allm: AsyncLLM, recorder: SpyRecorder, pa
     task = asyncio.create_task(gather(allm.generate("The cat", params, "r", stream=stream)))
     await until_running(allm, params.n)
     await allm.abort("r")
-    output = (await asyncio.wait_for(task, 2)).output()
+    output = (await asyncio.wait_for(task, patient(2))).output()
     assert output.finished
     assert [sample.finish_reason for sample in output.outputs] == ["abort"] * params.n
     assert all(0 < len(sample.token_ids) < 5000 for sample in output.outputs)
@@ -129,7 +139,7 @@ async def test_an_id_used_again_at_once_is_a_request_of_its_own(allm: AsyncLLM) 
         for _ in range(turn % 3 + 1):
             await anext(outputs)
         await outputs.aclose()
-        found = await asyncio.wait_for(gather(allm.generate("x", SHORT, "again")), 5)
+        found = await asyncio.wait_for(gather(allm.generate("x", SHORT, "again")), patient(5))
         assert found.output().outputs == expected
     await until_idle(allm)
 
@@ -185,7 +195,7 @@ async def test_a_request_that_fails_in_the_engine(allm: AsyncLLM, recorder: SpyR
     await allm._engine.abort([f"{key}:1"])
     allm._on_batch([EngineOutput(f"{key}:1", finish_reason="error", error="its numbers are broken")], allm.stats)
     with pytest.raises(OctavoError, match="its numbers are broken"):
-        await asyncio.wait_for(task, 2)
+        await asyncio.wait_for(task, patient(2))
     await until_idle(allm)
     assert recorder.reasons == ["error"]
 
@@ -205,7 +215,7 @@ async def test_the_engine_is_one_child_that_leaves_no_file(allm: AsyncLLM) -> No
 async def launch(model: Path, recorder: SpyRecorder | None = None, **options: Any) -> AsyncLLM:
     # On the native backend requests of a small model would be over too soon.
     config = EngineConfig(model=ModelConfig(str(model)), backend=BackendConfig("reference"), **options)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patient(30)):
         return await AsyncLLM.start(config, recorder=recorder, quiet=True)
 
 
@@ -217,21 +227,21 @@ async def test_the_engines_death(long_llama: Path) -> None:
     await anext(idle)
     killed = time.monotonic()
     os.kill(llm.engine_pid, signal.SIGKILL)
-    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 2)
-    assert time.monotonic() - killed < 2
+    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), patient(2))
+    assert time.monotonic() - killed < patient(2)
     for error in done:
         assert isinstance(error, EngineDeadError)
         assert "signal 9" in error.message
     with pytest.raises(EngineDeadError):
         async for _ in idle:
             pass
-    await asyncio.wait_for(llm.wait_dead(), 1)
+    await asyncio.wait_for(llm.wait_dead(), patient(1))
     assert not llm.is_alive
     assert recorder.reasons == ["error"] * 7
     with pytest.raises(EngineDeadError, match="signal 9"):
         await gather(llm.generate("x", SHORT, "late"))
     await llm.abort("r0")
-    await asyncio.wait_for(llm.close(), 5)
+    await asyncio.wait_for(llm.close(), patient(5))
 
 
 async def test_closing_tells_those_who_wait(long_llama: Path) -> None:
@@ -240,8 +250,8 @@ async def test_closing_tells_those_who_wait(long_llama: Path) -> None:
     tasks = [asyncio.create_task(gather(llm.generate("The cat", LONG, f"r{i}", stream=i % 2 == 0))) for i in range(4)]
     await until_running(llm, 4)
     pid = llm.engine_pid
-    await asyncio.wait_for(llm.close(), 5)
-    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 2)
+    await asyncio.wait_for(llm.close(), patient(5))
+    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), patient(2))
     assert [type(error) for error in done] == [EngineDeadError] * 4
     assert not is_alive(pid)
     with pytest.raises(EngineDeadError):
@@ -271,7 +281,7 @@ async def test_a_start_that_is_cancelled_leaves_no_process(tiny_llama: Path) -> 
             continue
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, patient(10))
         assert children() == before
 
 
@@ -280,7 +290,7 @@ async def test_more_requests_than_seats_and_blocks(tiny_llama: Path) -> None:
     llm = await launch(tiny_llama, recorder, cache=CacheConfig(num_blocks_override=20), scheduler=SchedulerConfig(max_num_seqs=8), seed=1)
     try:
         params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patient(60)):
             found = await asyncio.gather(*(gather(llm.generate([i + 5] * 20, params, f"r{i}")) for i in range(20)))
         assert all(len(gathered.output().outputs[0].token_ids) == 100 for gathered in found)
         assert llm.stats.preemptions > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from patience import patient
 from processes import is_alive, wait_until
 from serve_process import UNHURRIED, LiveServer
 from sse import connect, post_bytes, read_all
@@ -69,36 +71,38 @@ def test_kill_of_the_engine(doomed: LiveServer) -> None:
         os.kill(engine, signal.SIGKILL)
         killed = time.monotonic()
         for future in wholes:
-            status, body, at = future.result(10)
+            status, body, at = future.result(patient(10))
             assert status == 503
             assert body["error"]["type"] == "service_unavailable"
             assert "engine" in body["error"]["message"]
-            assert at - killed < 2
+            assert at - killed < patient(2)
         for stream in streams:
-            status, lines, at = stream.result(10)
+            status, lines, at = stream.result(patient(10))
             assert status == 200
             assert lines[-1] == "data: [DONE]"
             assert '"error"' in lines[-2]
             assert "service_unavailable" in lines[-2]
             assert '"error"' not in "".join(lines[:-2])
-            assert at - killed < 2
+            assert at - killed < patient(2)
         for future_error in openais:
-            kind, at = future_error.result(10)
+            kind, at = future_error.result(patient(10))
             assert issubclass(kind, openai.APIError)
-            assert at - killed < 2
+            assert at - killed < patient(2)
     try:
         health = doomed.http.get("/health").status_code
     except httpx.TransportError:
         health = 503  # already gone
     assert health == 503
-    assert doomed.wait(5 - (time.monotonic() - killed)) == 1
+    assert doomed.wait(patient(5) - (time.monotonic() - killed)) == 1
     assert "the engine" in doomed.stderr
     assert "Traceback" not in doomed.stderr
 
 
-def test_health_and_new_requests_after_the_engines_death(doomed: LiveServer) -> None:
-    """Probes that are there in the moment between see a 503."""
-    with doomed.client() as client:
+def test_health_and_new_requests_after_the_engines_death(long_llama: Path) -> None:
+    """Probes that are there in the moment between see a 503. Here that is a long moment, for the sake of a busy machine."""
+    code = "import octavo.server.run as run, sys; run.DEATH_SECONDS = 4.0; from octavo.cli.main import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "serve", str(long_llama), *UNHURRIED, "--kv-cache-memory", "64MiB", "--port", "0"]
+    with LiveServer(long_llama, command=command) as doomed, doomed.client() as client:
         assert client.get("/health").status_code == 200
         os.kill(doomed.engine_pid, signal.SIGKILL)
         wait_until(lambda: client.get("/health").status_code == 503, 1, "/health says so")
@@ -107,7 +111,7 @@ def test_health_and_new_requests_after_the_engines_death(doomed: LiveServer) -> 
         assert reply.json()["error"]["type"] == "service_unavailable"
         errors = [line for line in client.get("/metrics").text.splitlines() if line.startswith("octavo:http_errors_total")]
         assert errors
-    assert doomed.wait(5) == 1
+        assert doomed.wait(9) == 1
 
 
 def test_a_client_that_does_not_read_does_not_keep_a_dead_server_alive(doomed: LiveServer) -> None:
@@ -127,7 +131,7 @@ def test_a_stopped_engine_holds_up_no_probe(doomed: LiveServer) -> None:
         began = time.monotonic()
         assert doomed.http.get("/v1/models").status_code == 200
         assert doomed.http.post("/tokenize", json={"prompt": "The cat"}).json()["count"] == 3
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < patient(2)
     finally:
         os.kill(doomed.engine_pid, signal.SIGCONT)
     assert doomed.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}).status_code == 200

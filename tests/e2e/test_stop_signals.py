@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patient
 from processes import is_alive, wait_until
 from serve_process import UNHURRIED, LiveServer
 from sse import connect, events, post_bytes
@@ -67,10 +68,13 @@ def test_running_streams_finish_and_new_ones_are_refused(start: Start, send: Cal
     with ThreadPoolExecutor(4) as pool:
         streams = [pool.submit(stream, server, 700) for _ in range(4)]
         wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 4, 30)
+        # So that none of them ends before it was looked at.
+        os.kill(server.engine_pid, signal.SIGSTOP)
         send(server.process.pid, number)
         wait_until(lambda: refuses(server), 2, "new requests are refused")
         assert not any(future.done() for future in streams)
         assert server.metrics()["vllm:num_requests_running"] == 4
+        os.kill(server.engine_pid, signal.SIGCONT)
         found = [future.result(30) for future in streams]
     assert [choices[-1]["choices"][0]["finish_reason"] for choices in found] == ["length"] * 4
     assert server.wait() == 0
@@ -83,7 +87,7 @@ def test_the_time_to_finish_is_bounded(start: Start) -> None:
         wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 1, 30)
         began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < patient(6)
         *_, last = running.result(5)
     assert last["error"]["type"] == "service_unavailable"
     assert "shutting down" in last["error"]["message"]
@@ -95,11 +99,11 @@ def test_a_second_signal_does_not_wait(start: Start) -> None:
     connection.sendall(post_bytes("/v1/completions", {"prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}))
     assert connection.recv(1)
     server.process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    wait_until(lambda: refuses(server), 2, "new requests are refused")
     assert server.process.poll() is None
     began = time.monotonic()
     assert server.stop(signal.SIGINT) == 0
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < patient(6)
     connection.close()
 
 
@@ -119,11 +123,11 @@ def test_a_port_that_is_taken(start: Start, tmp_path: Path) -> None:
     began = time.monotonic()
     with LiveServer(tmp_path / "no-such-model", "--port", str(first.port), ready=False) as second:
         assert second.wait(10) == 1
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < patient(5)
         assert second.stderr.splitlines() == [f"octavo: can't listen on 127.0.0.1 port {first.port}: Address already in use"]
         assert second.stdout == ""
     with first.client() as kept_open:
         assert kept_open.get("/health").status_code == 200
         began = time.monotonic()
         assert first.stop() == 0
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < patient(3)

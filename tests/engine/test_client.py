@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from engines import children, config_for, is_running, request_for, socket_folders
+from patience import patient
 
 from octavo.config.engine import EngineConfig
 from octavo.engine.client import EngineClient
@@ -69,7 +70,7 @@ class Front:
         self.news.set()
 
     async def until(self, condition: Callable[[], bool], seconds: float = 10) -> None:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(patient(seconds)):
             while not condition():
                 self.news.clear()
                 await self.news.wait()
@@ -172,7 +173,7 @@ async def test_whoever_waits_for_an_answer_hears_of_a_killed_engine(front: Front
     await asyncio.sleep(0.05)
     os.kill(client.pid, signal.SIGKILL)
     with pytest.raises(EngineDeadError):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, patient(10))
     with pytest.raises(EngineDeadError):
         await client.reset_prefix_cache()
 
@@ -211,7 +212,7 @@ async def test_every_waiter_hears_of_a_killed_engine(front: Front) -> None:
     killed = time.monotonic()
     results = await asyncio.gather(*waiters, return_exceptions=True)
     await client.wait_dead()
-    assert time.monotonic() - killed < 1
+    assert time.monotonic() - killed < patient(1)
     assert {(type(result), str(result)) for result in results} == {(EngineDeadError, "the engine died (signal 9)")}
     assert not client.is_alive
     assert front.dead_calls == 1
@@ -236,7 +237,7 @@ async def test_close_stops_the_engine_and_tells_who_waits(model: Path) -> None:
     pid = client.pid
     started = time.monotonic()
     await client.close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < patient(2)
     assert not is_running(pid)
     with pytest.raises(EngineDeadError):
         await waiter
@@ -252,7 +253,7 @@ async def test_close_ends_an_engine_that_hangs(model: Path, monkeypatch: pytest.
     os.kill(client_of(front).pid, signal.SIGSTOP)
     started = time.monotonic()
     await client_of(front).close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < patient(2)
 
 
 async def test_a_front_end_that_can_t_take_an_output_in_leaves_nobody_waiting(model: Path) -> None:
@@ -265,7 +266,7 @@ async def test_a_front_end_that_can_t_take_an_output_in_leaves_nobody_waiting(mo
 
     client._on_batch = on_batch
     await client.add(request_for("a"))
-    await asyncio.wait_for(client.wait_dead(), 5)
+    await asyncio.wait_for(client.wait_dead(), patient(5))
     assert str(client.dead_error()) == "what the engine sent could not be taken in (KeyError: 'lost')"
     await client.close()
 
@@ -316,7 +317,7 @@ async def test_a_start_that_is_cancelled(model: Path, seconds: float) -> None:
     await asyncio.sleep(seconds)
     task.cancel()
     try:
-        front = await asyncio.wait_for(task, 5)
+        front = await asyncio.wait_for(task, patient(5))
     except asyncio.CancelledError:
         pass
     else:
@@ -385,5 +386,5 @@ def test_no_engine_outlives_its_front_end(model: Path, state: str) -> None:
         parent.kill()
     killed = time.monotonic()
     while is_running(engine):
-        assert time.monotonic() - killed < 2
+        assert time.monotonic() - killed < patient(2)
         time.sleep(0.01)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fake_llm import FakeLLM
 from live_server import LiveServer
+from patience import patient
 
 from octavo.api.metrics import Metrics
 from octavo.config.server import ServerOptions
@@ -53,7 +54,7 @@ async def live(llm: FakeLLM) -> AsyncIterator[LiveServer]:
 
 async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     """Waits for `condition`, failing after `seconds`."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(patient(seconds)):
         while not condition():
             await asyncio.sleep(0.005)
 

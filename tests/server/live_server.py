@@ -5,6 +5,7 @@ import contextlib
 
 import uvicorn
 from fake_llm import FakeLLM
+from patience import patient
 
 from octavo.config.server import ServerOptions
 from octavo.server.app import build_app
@@ -21,7 +22,7 @@ class LiveServer:
 
     async def __aenter__(self) -> LiveServer:
         self.task = asyncio.create_task(self.server.serve())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patient(10)):
             while not self.server.started:
                 await asyncio.sleep(0.005)
         self.port = self.server.servers[0].sockets[0].getsockname()[1]
@@ -31,4 +32,4 @@ class LiveServer:
     async def __aexit__(self, *_: object) -> None:
         self.server.should_exit = True
         self.app.state.context.closing.set()
-        await asyncio.wait_for(self.task, 10)
+        await asyncio.wait_for(self.task, patient(10))

@@ -1,13 +1,14 @@
 """A process that runs `octavo.server.run.serve` over the fake model: `serve_fake.py PORT MODE [SHUTDOWN_TIMEOUT]`.
 
-MODE is "quick" (with an access log), "endless", "torrent" (endless without a pause), "mortal" (the engine dies as soon as it has said
-ten tokens), "slow-load", "no-model", "saves", "slow-save", "stuck-save" or "no-save" (of a prefix cache, which says so,
-never ends, or fails).
+MODE is "quick" (with an access log), "held" (after ten tokens, until SIGUSR1 comes), "endless", "torrent" (endless without a pause),
+"mortal" (the engine dies as soon as it has said ten tokens), "slow-load", "no-model", "saves", "slow-save", "stuck-save" or "no-save" (of
+a prefix cache, which says so, never ends, or fails).
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 
 from fake_llm import FakeLLM
@@ -29,6 +30,17 @@ class Mortal(FakeLLM):
         await super()._wait_for_turn(call)
 
 
+class Held(FakeLLM):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.released = asyncio.Event()
+
+    async def _wait_for_turn(self, call) -> None:
+        if call.tokens == 10:
+            await self.released.wait()
+        await super()._wait_for_turn(call)
+
+
 class Saving(FakeLLM):
     async def save_prefix_cache(self) -> int:
         print("saving", flush=True)
@@ -44,6 +56,9 @@ class Saving(FakeLLM):
 
 if MODE == "stuck-save":
     run.SAVE_SECONDS = 0.2
+if MODE == "mortal":
+    # Long enough for probes from a busy machine.
+    run.DEATH_SECONDS = 4.0
 
 
 async def start(config: EngineConfig, **_: object) -> FakeLLM:
@@ -54,6 +69,10 @@ async def start(config: EngineConfig, **_: object) -> FakeLLM:
         await asyncio.sleep(60)
     if MODE == "quick":
         return FakeLLM(delay=0.02)
+    if MODE == "held":
+        held = Held()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, held.released.set)
+        return held
     if MODE == "torrent":
         return FakeLLM(reply="x" * 1000, endless=True, max_model_len=10**9)
     if MODE.endswith(("save", "saves")):

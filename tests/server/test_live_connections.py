@@ -10,6 +10,7 @@ import tracemalloc
 import pytest
 from fake_llm import FakeLLM
 from live_server import LiveServer
+from patience import patient
 
 from octavo.config.server import ServerOptions
 
@@ -80,13 +81,13 @@ async def test_slow_reader_is_not_run_ahead_of_and_holds_up_nobody(live: LiveSer
             await asyncio.sleep(0.2)
 
     # With the socket's buffers full, nothing more is pulled from the model.
-    await asyncio.wait_for(settle(), 20)
+    await asyncio.wait_for(settle(), patient(20))
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     tokens = call.tokens
     reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
     writer.write(post("/v1/completions", {"prompt": "Hi", "max_tokens": 50}, "Connection: close"))
-    reply = await asyncio.wait_for(reader.read(), 5)
+    reply = await asyncio.wait_for(reader.read(), patient(5))
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert b"200 OK" in reply
@@ -113,7 +114,7 @@ async def test_chunked_body(live: LiveServer) -> None:
         await writer.drain()
         await asyncio.sleep(0.01)
     writer.write(b"0\r\n\r\n")
-    reply = await asyncio.wait_for(reader.read(), 5)
+    reply = await asyncio.wait_for(reader.read(), patient(5))
     assert b"200 OK" in reply
     assert json.loads(reply.partition(b"\r\n\r\n")[2])["choices"][0]["text"] == "Hel"
     writer.close()
@@ -131,7 +132,7 @@ async def test_client_that_still_sends_a_too_large_body_gets_to_read_the_413(llm
             writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n" if chunked else piece)
             await writer.drain()
         writer.write(b"0\r\n\r\n" if chunked else b"")
-        reply = await asyncio.wait_for(reader.read(), 5)
+        reply = await asyncio.wait_for(reader.read(), patient(5))
         assert b"413" in reply.split(b"\r\n")[0]
         assert b"connection: close" in reply.lower()
         assert json.loads(reply.partition(b"\r\n\r\n")[2])["error"]["message"] == "The body is over this server's limit of 10000 bytes."
@@ -142,7 +143,7 @@ async def test_connection_stays_usable_after_an_error(live: LiveServer) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
     for body, status in (({"prompt": ""}, b"400"), ({"prompt": "Hi", "max_tokens": 1}, b"200")):
         writer.write(post("/v1/completions", body))
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), patient(5))
         assert status in head.split(b"\r\n")[0]
         length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
         await reader.readexactly(length)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import signal
 import socket
 import sys
+import termios
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
+from patience import patient
 
 from octavo._version import __version__
 from octavo.config.engine import EngineConfig
@@ -32,7 +35,7 @@ class Served:
         self.url = ""
 
     async def line(self) -> str:
-        return (await asyncio.wait_for(self.process.stdout.readline(), 20)).decode().strip()
+        return (await asyncio.wait_for(self.process.stdout.readline(), patient(20))).decode().strip()
 
     async def ready(self) -> None:
         assert await self.line() == "loading"
@@ -42,8 +45,13 @@ class Served:
 
     async def end(self, seconds: float = 10) -> tuple[int, str]:
         """The exit code and what was written to stderr."""
-        _, errors = await asyncio.wait_for(self.process.communicate(), seconds)
+        _, errors = await asyncio.wait_for(self.process.communicate(), patient(seconds))
         return self.process.returncode, errors.decode()
+
+
+def unread(connection: socket.socket) -> int:
+    """Bytes that have come and were not read."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @contextlib.asynccontextmanager
@@ -61,17 +69,25 @@ async def running(mode: str, *options: str, port: int = 0) -> AsyncIterator[Serv
 @contextlib.asynccontextmanager
 async def streaming(served: Served, body: dict) -> AsyncIterator[AsyncIterator[str]]:
     """Lines of a stream, of which the first has come."""
-    async with httpx.AsyncClient(timeout=20) as client, client.stream("POST", f"{served.url}/v1/completions", json=body) as reply:
+    async with httpx.AsyncClient(timeout=patient(20)) as client, client.stream("POST", f"{served.url}/v1/completions", json=body) as reply:
         lines = reply.aiter_lines()
         assert (await anext(lines)).startswith("data: ")
         yield lines
+
+
+async def stopping(served: Served) -> None:
+    """Returns when new requests are refused, as they are from the first signal on."""
+    async with httpx.AsyncClient(timeout=patient(20)) as client, asyncio.timeout(patient(10)):
+        while (reply := await client.get(f"{served.url}/health")).status_code == 200:
+            await asyncio.sleep(0.01)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "shutting_down")
 
 
 async def test_taken_port_fails_before_the_model_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         async with running("slow-load", port=port) as served:
-            output, errors = await asyncio.wait_for(served.process.communicate(), 20)
+            output, errors = await asyncio.wait_for(served.process.communicate(), patient(20))
     assert served.process.returncode == 1
     assert errors.decode() == f"octavo: can't listen on 127.0.0.1 port {port}: Address already in use\n"
     assert output == b""
@@ -100,7 +116,7 @@ async def test_signal_ends_an_idle_server(number: signal.Signals) -> None:
             started = time.monotonic()
             served.process.send_signal(number)
             assert await served.end() == (0, "")
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < patient(3)
 
 
 async def test_signal_while_loading() -> None:
@@ -111,19 +127,17 @@ async def test_signal_while_loading() -> None:
 
 
 async def test_running_requests_finish_after_a_signal_and_no_new_ones_begin() -> None:
-    async with running("quick") as served:
+    async with running("held") as served:
         await served.ready()
         async with streaming(served, BODY | {"max_tokens": 30}) as lines:
             served.process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(0.3)
-            async with httpx.AsyncClient() as other:
-                reply = await other.get(f"{served.url}/health")
-            assert (reply.status_code, reply.json()["error"]["code"]) == (503, "shutting_down")
+            await stopping(served)
+            served.process.send_signal(signal.SIGUSR1)
             rest = [line async for line in lines if line]
         assert '"finish_reason":"length"' in rest[-2]
         assert rest[-1] == "data: [DONE]"
-        stopping = "octavo: stopping; running requests have 30 s to finish, and a second signal ends them\n"
-        assert await served.end() == (0, stopping)
+        said = "octavo: stopping; running requests have 30 s to finish, and a second signal ends them\n"
+        assert await served.end() == (0, said)
 
 
 @pytest.mark.parametrize("mode", ["saves", "no-save"])
@@ -131,7 +145,7 @@ async def test_the_prefix_cache_is_saved_once_at_the_end(mode: str) -> None:
     async with running(mode) as served:
         await served.ready()
         served.process.send_signal(signal.SIGTERM)
-        output, errors = await asyncio.wait_for(served.process.communicate(), 10)
+        output, errors = await asyncio.wait_for(served.process.communicate(), patient(10))
     assert output.decode().splitlines() == ["saving", "closing, save=False"]
     sentence = "octavo: the prefix cache could not be saved to /x: No space left on device\n"
     assert (served.process.returncode, errors.decode()) == (0, sentence if mode == "no-save" else "")
@@ -164,7 +178,7 @@ async def test_a_second_signal_does_not_wait_for_the_save() -> None:
         served.process.send_signal(signal.SIGINT)
         assert await served.line() == "saving"
         served.process.send_signal(signal.SIGINT)
-        output, errors = await asyncio.wait_for(served.process.communicate(), 5)
+        output, errors = await asyncio.wait_for(served.process.communicate(), patient(5))
     assert (served.process.returncode, output.decode(), errors.decode()) == (0, "closing, save=False\n", "")
 
 
@@ -172,11 +186,11 @@ async def test_two_signals_during_a_request_end_it_without_a_save() -> None:
     async with running("saves") as served:
         await served.ready()
         async with streaming(served, BODY) as lines:
-            for _ in range(2):
-                served.process.send_signal(signal.SIGINT)
-                await asyncio.sleep(0.2)
+            served.process.send_signal(signal.SIGINT)
+            await stopping(served)
+            served.process.send_signal(signal.SIGINT)
             assert [line async for line in lines if line][-1] == "data: [DONE]"
-        output, _ = await asyncio.wait_for(served.process.communicate(), 10)
+        output, _ = await asyncio.wait_for(served.process.communicate(), patient(10))
     assert (served.process.returncode, output.decode()) == (0, "closing, save=False\n")
 
 
@@ -185,9 +199,10 @@ async def test_requests_that_do_not_finish_in_time_are_told(signals: int) -> Non
     async with running("endless", "0.4" if signals == 1 else "60") as served:
         await served.ready()
         async with streaming(served, BODY) as lines:
-            for _ in range(signals):
+            served.process.send_signal(signal.SIGINT)
+            if signals == 2:
+                await stopping(served)
                 served.process.send_signal(signal.SIGINT)
-                await asyncio.sleep(0.2)
             rest = [line async for line in lines if line]
         assert "shutting down" in rest[-2]
         assert rest[-1] == "data: [DONE]"
@@ -199,7 +214,7 @@ async def test_requests_that_do_not_finish_in_time_are_told(signals: int) -> Non
 async def test_death_of_the_engine() -> None:
     async with running("mortal") as served:
         await served.ready()
-        async with httpx.AsyncClient(timeout=20) as client:
+        async with httpx.AsyncClient(timeout=patient(20)) as client:
             whole = asyncio.create_task(client.post(f"{served.url}/v1/completions", json=BODY | {"stream": False}))
             async with streaming(served, BODY) as lines:
                 rest = [line async for line in lines if line]
@@ -221,8 +236,12 @@ async def test_client_that_does_not_read_cannot_hold_up_the_end() -> None:
             body = json.dumps(BODY).encode()
             head = f"POST /v1/completions HTTP/1.1\r\nHost: o\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             idle.sendall(head.encode() + body)
-            # Long enough for the socket's buffers to fill, so that the server waits for this client.
-            await asyncio.sleep(1.5)
+            # With the socket's buffers full the server waits for this client.
+            before = 0
+            async with asyncio.timeout(patient(20)):
+                while (now := unread(idle)) != before or not now:
+                    before = now
+                    await asyncio.sleep(0.1)
             served.process.send_signal(signal.SIGTERM)
             code, errors = await served.end(10)
             assert (code, errors.count("\n"), errors[:40]) == (0, 1, "octavo: stopping; running requests have ")

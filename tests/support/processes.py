@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from patience import patient
+
 
 def children(pid: int | None = None) -> set[int]:
     """Process ids of the living children of `pid`, by default this process."""
@@ -32,6 +34,6 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str = "") ->
     """The seconds it took until `condition` held; fails after `seconds`."""
     started = time.monotonic()
     while not condition():
-        assert time.monotonic() - started < seconds, f"not within {seconds} s: {what or condition}"
+        assert time.monotonic() - started < patient(seconds), f"not within {seconds} s: {what or condition}"
         time.sleep(0.01)
     return time.monotonic() - started

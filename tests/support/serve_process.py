@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import httpx
+from patience import patient
 from processes import children, is_alive
 
 READY = re.compile(r"^Octavo \S+ serves .* at http://127\.0\.0\.1:(\d+)\b.*$", re.MULTILINE)
@@ -122,7 +123,7 @@ class LiveServer:
 
     def client(self) -> httpx.Client:
         """Another client of it. It reads no certificates, which would take longer than most requests."""
-        return httpx.Client(base_url=self.url, timeout=30, verify=False, trust_env=False)
+        return httpx.Client(base_url=self.url, timeout=patient(30), verify=False, trust_env=False)
 
     def output(self) -> str:
         """Everything it has said so far."""
@@ -136,9 +137,9 @@ class LiveServer:
     def wait(self, seconds: float = STOP_SECONDS) -> int:
         """The exit code, which must come within `seconds`."""
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(patient(seconds))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the server did not end within {seconds} s:\n{self.output()}") from None
+            raise AssertionError(f"the server did not end within {patient(seconds):g} s:\n{self.output()}") from None
 
     def metrics(self) -> dict[str, float]:
         """Every sample of /metrics; a series that is labelled further than by model and engine has these labels in its name."""
