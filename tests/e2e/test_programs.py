@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program_folders import node_packages, python_programs
+from program_folders import missing, node_packages, python_programs
 from serve_process import LiveServer
 
 from octavo import LLM, SamplingParams
@@ -84,7 +84,7 @@ def _node(server: LiveServer, program: str, *packages: str) -> dict[str, Any]:
 
 def test_curl(server: LiveServer, said: dict[str, str]) -> None:
     if shutil.which("curl") is None:
-        pytest.skip("there is no curl on this machine")
+        missing("there is no curl on this machine")
     body = {"model": "tiny", "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "ignore_eos": True}
     command: list[str | Path] = ["curl", "-sS", "--fail-with-body", f"{server.url}/v1/completions", "-H", "Content-Type: application/json"]
     assert json.loads(run([*command, "-d", json.dumps(body)]))["choices"][0]["text"] == said["completion"]
@@ -130,3 +130,12 @@ def test_the_loglikelihoods_that_evaluations_ask_for(server: LiveServer, tiny_ll
             for there, top in zip(found["token_logprobs"][start:-1], found["top_logprobs"][start:-1], strict=True)
         ]
         assert greedy == [each.rank == 1 for each in direct]
+
+
+def test_a_program_that_is_not_there_fails_where_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCTAVO_REQUIRE_PROGRAMS", "1")
+    with pytest.raises(pytest.fail.Exception, match="OCTAVO_REQUIRE_PROGRAMS is set, and there is no npm"):
+        missing("there is no npm")
+    monkeypatch.delenv("OCTAVO_REQUIRE_PROGRAMS")
+    with pytest.raises(pytest.skip.Exception, match="there is no npm"):
+        missing("there is no npm")
