@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from workload import PROMPTS
+
 from octavo import LLM
 
 Bits = list[tuple[object, ...]]
@@ -17,6 +19,12 @@ class Setup:
     model: str
     backend: str
     kv_cache_dtype: str = "auto"
+
+    @property
+    def requests(self) -> int:
+        """How many of the workload's requests it is given: the reference backend takes twenty times as long for each. The first sixteen
+        have from 2 to 265 tokens."""
+        return 16 if self.backend == "reference" else PROMPTS
 
     def start(self, **options: Any) -> LLM:
         return LLM(self.model, backend=self.backend, kv_cache_dtype=self.kv_cache_dtype, quiet=True, **options)

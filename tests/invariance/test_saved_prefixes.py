@@ -15,9 +15,9 @@ BLOCK = 16
 
 
 @pytest.fixture(scope="module")
-def params() -> list[SamplingParams]:
+def params(setup: Setup) -> list[SamplingParams]:
     """Greedy ones and drawn ones, in turn."""
-    return [both[index % 2] for index, both in enumerate(zip(greedy(), seeded(), strict=True))]
+    return [both[index % 2] for index, both in enumerate(zip(greedy(), seeded(), strict=True))][: setup.requests]
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,11 @@ def test_a_restart_gives_the_same_bits(setup: Setup, params: list[SamplingParams
     for _ in range(2):
         with setup.start(prefix_cache_dir=tmp_path) as llm:
             assert llm._core.stats().blocks_cached == count
-            outputs = llm.generate(prompts(), params, use_tqdm=False)
+            outputs = llm.generate(prompts()[: len(params)], params, use_tqdm=False)
         assert bits(outputs) == cold
         # All full blocks of each prompt; of a prompt that fills its last block, its last token is computed once more.
         assert [output.num_cached_tokens for output in outputs] == [
-            min(len(prompt) // BLOCK * BLOCK, len(prompt) - 1) for prompt in prompts()
+            min(len(prompt) // BLOCK * BLOCK, len(prompt) - 1) for prompt in prompts()[: len(params)]
         ]
 
 
@@ -53,8 +53,9 @@ def test_a_smaller_cache_takes_what_it_can_hold(
     with setup.start(prefix_cache_dir=tmp_path, num_gpu_blocks_override=blocks) as llm:
         assert llm._core.stats().blocks_cached == blocks
         manager = llm._core._scheduler._cache
-        found = [manager.new_table(prompt).find(len(prompt) - 1).num_tokens for prompt in prompts()]
-        most = max(range(64), key=found.__getitem__)
+        found = [manager.new_table(prompt).find(len(prompt) - 1).num_tokens for prompt in prompts()[: len(params)]]
+        # Of a prompt that fills its last block, one token more would be found.
+        most = max((index for index in range(len(params)) if len(prompts()[index]) % BLOCK), key=found.__getitem__)
         (output,) = llm.generate(prompts()[most], params[most], use_tqdm=False)
         assert output.num_cached_tokens == found[most] > 0
         assert bits([output]) == [cold[most]]

@@ -28,12 +28,12 @@ def setup(request: pytest.FixtureRequest, fixtures_dir: Path) -> Setup:
 
 
 @pytest.fixture(scope="module")
-def params() -> list[SamplingParams]:
+def params(setup: Setup) -> list[SamplingParams]:
     """Greedy ones and drawn ones, in turn, that go on for longer than the window."""
     return [
         msgspec.structs.replace(both[index % 2], max_tokens=30 + index % 40)
         for index, both in enumerate(zip(greedy(), seeded(), strict=True))
-    ]
+    ][: setup.requests]
 
 
 def keep_everything(num_blocks: int, block_size: int, **options: Any) -> KVCacheManager:
@@ -75,7 +75,7 @@ def test_with_and_without(setup: Setup, params: list[SamplingParams], kept: Bits
         assert max(held) == 3
         assert run(llm, params) == kept
         hits = llm._core.stats().prefix_cache_hits
-    assert hits > 2000 if cache else hits == 0
+    assert hits > 30 * len(params) if cache else hits == 0
 
 
 @pytest.mark.parametrize("blocks", [12, 40])
@@ -85,7 +85,7 @@ def test_preempted_and_evicted(setup: Setup, params: list[SamplingParams], kept:
         assert run(llm, params) == kept
         assert run(llm, params) == kept
         stats = llm._core.stats()
-    assert stats.blocks_evicted > 500
+    assert stats.blocks_evicted > 8 * len(params)
     assert stats.blocks_used == 0
 
 
