@@ -36,10 +36,11 @@ def test_a_permission_that_no_model_needs_is_let_through(flag):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "named"), [("--quant", "awq", "--quantization"), ("--parallel-size", "4", "--tensor-parallel-size")]
+    ("flag", "value", "named"),
+    [("--quant", "awq", "--quantization"), ("--parallel-size", "4", "--tensor-parallel-size"), ("-tp", "2", "--tensor-parallel-size")],
 )
-def test_short_spellings_are_refused_alike(flag, value, named):
-    with pytest.raises(UsageError, match=rf"^{named} is not supported by this version of Octavo: \w"):
+def test_short_spellings_are_refused_as_they_were_typed(flag, value, named):
+    with pytest.raises(UsageError, match=rf"^{flag} \({named}\) is not supported by this version of Octavo: \w"):
         without_refused([flag, value])
 
 
@@ -47,6 +48,23 @@ def test_short_spellings_are_refused_alike(flag, value, named):
 def test_other_spellings(args):
     with pytest.raises(UsageError, match="--tensor-parallel-size"):
         without_refused(args)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpu-mem-usage", "1.5"], "--gpu-mem-usage (--gpu-memory-utilization) must be over 0 and at most 1, not 1.5"),
+        (["--precision=int4"], "--precision (--dtype) must be one of "),
+        (["--max-batch", "0"], "--max-batch (--max-num-seqs) must be at least 1, not 0"),
+        (["--server-port", "99999999"], "--server-port (--port) must be from 0 to 65535, not 99999999"),
+        (["--max-num-seqs", "0"], "--max-num-seqs must be at least 1, not 0"),
+    ],
+)
+def test_values_that_cannot_hold_are_refused_under_the_name_that_was_typed(capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "no-such-model", *words])
+    assert ended.value.code != 0
+    assert capsys.readouterr().err.startswith(f"octavo: {said}")
 
 
 def test_other_arguments_pass_untouched():

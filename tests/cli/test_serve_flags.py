@@ -165,7 +165,7 @@ def test_keys_from_the_environment(run, monkeypatch):
             1,
             "octavo: --kv-cache-dtype must be one of auto, float32, bfloat16, float16, int8, fp8, fp8_e4m3, not 'fp8_e5m2'",
         ),
-        (["--precision", "fp8"], 1, "octavo: --dtype must be one of auto, float32, bfloat16, float16"),
+        (["--precision", "fp8"], 1, "octavo: --precision (--dtype) must be one of auto, float32, bfloat16, float16"),
         (["--dtype", "float32"], 1, "octavo: --dtype: float32 needs the backend"),
         (["--kv-cache-memory", "0"], 1, "octavo: --kv-cache-memory must be over 0"),
         (["--num-gpu-blocks-override", "0"], 1, "octavo: --num-gpu-blocks-override must be at least 1"),

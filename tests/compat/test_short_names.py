@@ -31,10 +31,38 @@ def test_its_names_are_the_long_ones(engine: InferenceEngine):
 
 
 def test_arguments_act(engine: InferenceEngine, fixtures_dir: Path):
-    with pytest.raises(ConfigError, match="gpu_memory_utilization"):
-        InferenceEngine(fixtures_dir / "tiny-llama", gpu_util=1.5)
-    with pytest.raises(ConfigError, match="trust_remote_code"):
-        InferenceEngine(fixtures_dir / "tiny-llama", trust_remote="x")  # type: ignore[arg-type]
+    path = fixtures_dir / "tiny-llama"
+    with InferenceEngine(path, precision="fp16", max_batch=3, prefix_caching=False, gpu_mem_usage=0.2, quiet=True) as made:
+        assert (made._core.info.kv_cache_dtype, made._core.info.max_num_seqs) == ("float16", 3)
+        assert [made.generate([7] * 40, use_tqdm=False)[0].num_cached_tokens for _ in range(2)] == [0, 0]
+    with InferenceEngine(path, quant=None, parallel_size=1, quiet=True) as made:
+        assert made.generate("x", use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("gpu_util", 1.5, ""),
+        ("trust_remote", "x", "'x' is not supported by this version of Octavo"),
+        ("gpu_mem_usage", 1.5, ""),
+        ("precision", "int4", "must be one of"),
+        ("parallel_size", 2, "2 is not supported by this version of Octavo: it runs on one device"),
+        ("quant", "awq", "'awq' is not supported by this version of Octavo: awq, gptq"),
+        ("max_batch", 0, ""),
+        ("prefix_caching", 7, ""),
+        ("max_model_len", 0, ""),
+    ],
+)
+def test_arguments_are_refused_as_they_were_called(fixtures_dir: Path, name: str, value: object, words: str):
+    with pytest.raises(ConfigError, match=f"^{name}: {words}") as caught:
+        InferenceEngine(fixtures_dir / "tiny-llama", **{name: value})  # type: ignore[arg-type]
+    assert caught.value.param == name
+
+
+@pytest.mark.parametrize("twice", [{"gpu_util": 0.5, "gpu_memory_utilization": 0.5}, {"precision": "half", "dtype": "half"}])
+def test_an_argument_by_both_its_names_is_refused(fixtures_dir: Path, twice: dict[str, object]):
+    with pytest.raises(TypeError, match=r"InferenceEngine\(\) got \w+ twice"):
+        InferenceEngine(fixtures_dir / "tiny-llama", **twice)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ REFUSED_PYTHON = {
     "awq.py": "quantization: 'awq' is not supported .* awq, gptq",
 }
 REFUSED_SHELL = {
-    "serve_awq.sh": "--quantization is not supported by this version of Octavo: ",
-    "serve_parallel.sh": "--tensor-parallel-size is not supported by this version of Octavo: it runs on one device",
-    "serve_batch.sh": "--tensor-parallel-size is not supported by this version of Octavo: it runs on one device",
+    "serve_awq.sh": "--quant (--quantization) is not supported by this version of Octavo: ",
+    "serve_parallel.sh": "--parallel-size (--tensor-parallel-size) is not supported by this version of Octavo: it runs on one device",
+    "serve_batch.sh": "--parallel-size (--tensor-parallel-size) is not supported by this version of Octavo: it runs on one device",
 }
 SERVERS = ["serve_openai.sh", "serve_short.sh", "serve_fp16.sh", "serve_batch.sh"]
 CLIENTS = ["completions.py", "chat.sh", "old_api.sh"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from octavo.api.llm import LLM
 from octavo.api.prompts import Prompt
-from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.protocol.sampling import SamplingParams
 
@@ -41,14 +41,41 @@ class ShortCompletionOutput(CompletionOutput):
         return self.text
 
 
+# What an InferenceEngine's arguments are called in LLM; those that it doesn't name are short as the server's flags are.
+LONG_NAMES = {
+    "trust_remote": "trust_remote_code",
+    "gpu_util": "gpu_memory_utilization",
+    "gpu_mem_usage": "gpu_memory_utilization",
+    "precision": "dtype",
+    "parallel_size": "tensor_parallel_size",
+    "quant": "quantization",
+    "max_batch": "max_num_seqs",
+    "prefix_caching": "enable_prefix_caching",
+}
+
+
 class InferenceEngine(LLM):
-    """An LLM by `model_path`; `trust_remote` is its `trust_remote_code`, `gpu_util` its `gpu_memory_utilization`. Every other argument is
-    LLM's."""
+    """An LLM by `model_path`; `trust_remote` is its `trust_remote_code`, `gpu_util` its `gpu_memory_utilization`, `precision` its `dtype`,
+    `parallel_size` its `tensor_parallel_size`, `quant` its `quantization`, `max_batch` its `max_num_seqs` and `prefix_caching` its
+    `enable_prefix_caching`. Every other argument is LLM's. Errors call each as it was called. Raises TypeError for one given twice."""
 
     def __init__(
         self, model_path: str | os.PathLike[str] = "smollm2", trust_remote: bool = False, gpu_util: float | None = None, **others: Any
     ) -> None:
-        super().__init__(model_path, trust_remote_code=trust_remote, gpu_memory_utilization=gpu_util, **others)
+        given = others | ({} if gpu_util is None else {"gpu_util": gpu_util}) | {"trust_remote": trust_remote}
+        arguments: dict[str, Any] = {}
+        for name, value in given.items():
+            long = LONG_NAMES.get(name, name)
+            if long in arguments:
+                raise TypeError(f"{type(self).__name__}() got {long} twice; {name} is the same")
+            arguments[long] = value
+        try:
+            super().__init__(model_path, **arguments)
+        except ConfigError as error:
+            short = next((name for name in given if LONG_NAMES.get(name) == error.param), None)
+            if short is None:
+                raise
+            raise ConfigError(error.message.replace(f"{error.param}:", f"{short}:", 1), param=short) from error
 
     def generate(  # type: ignore[override]
         self,

@@ -14,6 +14,17 @@ from typing import Annotated, Any, get_args, get_origin
 import click
 
 OPTIONS = "Options"
+TYPED = "octavo.typed"
+
+
+def as_typed(flag: str) -> str:
+    """The flag as errors of the running command name it: with the spelling that was typed, where that is another one."""
+    context = click.get_current_context(silent=True)
+    for option in context.command.params if context else ():
+        for name in option.opts if flag in option.opts else ():
+            if name != flag and name in context.meta[TYPED]:  # type: ignore[union-attr]
+                return f"{name} ({flag})"
+    return flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,12 @@ class Flag(click.Option):
 
 
 class Command(click.Command):
-    """click's command with the flags in its help under their headings."""
+    """click's command with the flags in its help under their headings. It keeps the words of the command line, for errors."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments that are left over once flags are read."""
+        ctx.meta[TYPED] = frozenset(word.partition("=")[0] for word in args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the arguments and each panel of flags."""

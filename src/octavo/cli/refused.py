@@ -20,10 +20,10 @@ class Refused:
     hint: str = ""
     aliases: tuple[str, ...] = ()
 
-    @property
-    def message(self) -> str:
-        """The sentence that refuses it."""
-        return f"{self.flag} is not supported by this version of Octavo" + (f": {self.hint}" if self.hint else "")
+    def message(self, typed: str) -> str:
+        """The sentence that refuses it, by the name that was typed."""
+        name = self.flag if typed == self.flag else f"{typed} ({self.flag})"
+        return f"{name} is not supported by this version of Octavo" + (f": {self.hint}" if self.hint else "")
 
 
 def _switches(*flags: str) -> list[Refused]:
@@ -98,7 +98,7 @@ def without_refused(args: list[str]) -> list[str]:
             return [*kept, arg, *rest]
         name, equals, value = arg.partition("=")
         name = name.replace("_", "-") if name.startswith("--") else name
-        name = _SHORT.get(name, name)
+        typed, name = name, _SHORT.get(name, name)
         if name in (*ALWAYS_ON, *PERMISSIONS) and not equals:
             continue
         off = name.startswith("--no-")
@@ -111,5 +111,5 @@ def without_refused(args: list[str]) -> list[str]:
             if not equals and not refused.switch and rest:
                 value = rest.pop(0)
             if value.lower() not in refused.harmless:
-                raise UsageError(refused.message)
+                raise UsageError(refused.message(typed))
     return kept

@@ -11,6 +11,7 @@ from typing import NoReturn, ParamSpec
 
 import click
 
+from octavo.cli.declare import as_typed
 from octavo.cli.flags import ENGINE_FIELDS, flag_name
 from octavo.protocol.errors import ConfigError, OctavoError
 
@@ -41,7 +42,7 @@ def sentence(error: OctavoError) -> str:
         return _with_flags(error.message)
     rest = error.message.removeprefix(prefix)
     colon = "" if rest.startswith(_VERBS) else ":"
-    return f"{flag_name(error.param)}{colon} {_with_flags(rest)}"
+    return f"{as_typed(flag_name(error.param))}{colon} {_with_flags(rest)}"
 
 
 def _with_flags(text: str) -> str:
