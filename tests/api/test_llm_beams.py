@@ -13,6 +13,8 @@ from gathering import gather
 from spy_recorder import SpyRecorder
 
 from octavo import LLM, AsyncLLM, BeamSearchOutput, BeamSearchParams, BeamSearchSequence, SamplingParams
+from octavo.api.beams import beams_of
+from octavo.api.generation import Generation
 from octavo.config.engine import BackendConfig, EngineConfig, ModelConfig
 from octavo.protocol.errors import InvalidRequestError
 
@@ -33,13 +35,20 @@ def params_of(case: dict[str, Any]) -> BeamSearchParams:
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral"])
 def test_beams_are_those_of_transformers(fixtures_dir: Path, name: str) -> None:
     expected = document(fixtures_dir, name)
-    ended = 0
+    cases, ended = expected["cases"], 0
     with LLM(str(fixtures_dir / name), quiet=True, backend="reference") as llm:
-        for case in expected["cases"]:
+
+        def prepare(index: int, request_id: str) -> Generation:
             # The end tokens belong to the model; each case has its own.
-            llm._front.eos_token_ids = case["eos_token_ids"]
+            llm._front.eos_token_ids = cases[index]["eos_token_ids"]
+            params = params_of(cases[index])
+            prompt = expected["prompts"][cases[index]["prompt"]]
+            return llm._front.prepare_beam_search(prompt, params, request_id, logprobs=2 * params.beam_width)
+
+        # All at once, which takes a fraction of the time.
+        for case, generation in zip(cases, llm._run(len(cases), prepare, False), strict=True):
             prompt = expected["prompts"][case["prompt"]]
-            (output,) = llm.beam_search(prompt, params_of(case))
+            output = beams_of(generation, llm.get_tokenizer(), params_of(case))
             assert [sequence.tokens for sequence in output.sequences] == [prompt + beam["token_ids"] for beam in case["beams"]]
             for sequence, beam in zip(output.sequences, case["beams"], strict=True):
                 score = sequence.cum_logprob / len(beam["token_ids"]) ** case["length_penalty"]
@@ -47,7 +56,7 @@ def test_beams_are_those_of_transformers(fixtures_dir: Path, name: str) -> None:
                 assert sequence.finish_reason == ("stop" if beam["token_ids"][-1] in case["eos_token_ids"] else "length")
                 ended += sequence.finish_reason == "stop"
         assert llm._core.stats().blocks_used == 0
-    assert len(expected["cases"]) > 200
+    assert len(cases) > 200
     assert ended > 200
 
 
