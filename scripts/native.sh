@@ -6,8 +6,8 @@
 #   scripts/native.sh asan      module and tests with the address and undefined-behaviour sanitizers, in build/asan, and runs the C++ tests
 #   scripts/native.sh tsan      the C++ tests with the thread sanitizer, in build/tsan, and runs those of the thread team
 #
-# Further arguments go to CMake. Needs .venv (make setup) and a C++ compiler: CXX picks one. WERROR=OFF lets warnings pass, STAGE=build runs
-# no tests.
+# Further arguments go to CMake. Needs .venv (make setup) and a C++ compiler: CXX picks one. WERROR=OFF lets warnings pass. STAGE=beside
+# leaves out the tests that measure time, and may run beside other things; STAGE=alone runs only those.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
@@ -42,4 +42,10 @@ else
     cmake --build "$dir" --target $target
 fi
 exec 9>&-
-[ "$kind" = module ] || [ "${STAGE:-}" = build ] || ctest --test-dir "$dir" -R "$tests" --output-on-failure --no-tests=error
+[ "$kind" != module ] || exit 0
+case ${STAGE:-} in
+beside) set -- -R "$tests" -E team ;;
+alone) set -- -R team ;;
+*) set -- -R "$tests" ;;
+esac
+ctest --test-dir "$dir" "$@" --output-on-failure --no-tests=error
