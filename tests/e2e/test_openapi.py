@@ -26,7 +26,7 @@ def hasty(tiny_llama: Path) -> Iterator[LiveServer]:
 
 def test_the_document_is_exact(hasty: LiveServer, tmp_path: Path) -> None:
     schemathesis = python_programs("schemathesis==4.32.5") / "schemathesis"
-    options = ["--generation-deterministic", "--max-examples", "5", "--max-time", "25", "--request-timeout", "60", "--no-color"]
+    options = ["--generation-deterministic", "--max-examples", "5", "--max-time", "15", "--request-timeout", "60", "--no-color"]
     command = [str(schemathesis), "run", f"{hasty.url}/openapi.json", "--phases", "examples,coverage,fuzzing", "--checks", ",".join(CHECKS)]
     # It would look for a configuration in the folder that it is started in, and keep what it found there.
     environment = {**os.environ, "NO_PROXY": "127.0.0.1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -107,9 +108,18 @@ def test_a_second_signal_does_not_wait(start: Start) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("delay", [0.3, 0.8])
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.7])
 def test_a_signal_while_it_starts(long_llama: Path, delay: float) -> None:
-    with LiveServer(long_llama, *UNHURRIED, ready=False) as server:
+    """In whatever stage, from the command's first moment on, which the interpreter may take a while to come to."""
+    code = (
+        "import octavo.cli.main as entry, sys\n"
+        "begin = entry.open_closed_streams\n"
+        "entry.open_closed_streams = lambda: (print('up', flush=True), begin())\n"
+        "entry.main(sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", code, "serve", str(long_llama), *UNHURRIED, "--port", "0"]
+    with LiveServer(long_llama, command=command, ready=False) as server:
+        wait_until(lambda: server.stdout.startswith("up\n"), 30, "it has begun")
         time.sleep(delay)
         os.killpg(server.process.pid, signal.SIGINT)
         assert server.wait(10) in (0, 130)
