@@ -14,7 +14,7 @@ import pytest
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.text import template_sandbox
 from octavo.text.chat_template import choose_template, load_chat_template, render_chat, variables_of
-from octavo.text.template_bounds import MAX_RENDERED_CHARS
+from octavo.text.template_sizes import MAX_RENDERED_CHARS
 from octavo.text.tokenizer import Tokenizer
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -124,6 +124,28 @@ def test_the_templates_own_words_reach_the_user() -> None:
         ("{{ ('a' * 100000).replace('a', 'b' * 100000) }}", "too long"),
         ("{{ (['a' * 100000] * 1000) | join }}", "too long"),
         ("{{ 'b'.join(['a' * 100000] * 1000) }}", "too long"),
+        ("{{ [['a' * 100000] * 1000] | join }}", "too long"),
+        ("{{ ([['a' * 100000] * 1000] | string) | length }}", "too long"),
+        ("{{ ['a' * 100000] * 1000 }}", "too long"),
+        ("{% set x = ['a' * 100000] * 1000 %}{% set y = x ~ 'a' %}", "too long"),
+        ("{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}", "too long"),
+        ("{{ ('b' * 100000).join('a' * 1000) }}", "too long"),
+        ("{{ ('b' * 100000).join(range(1000) | map('string')) }}", "too long"),
+        ("{{ ('a' * 100000).translate({97: 'b' * 100000}) }}", "too long"),
+        ("{{ ('%(a)s' * 1000) % {'a': 'b' * 100000} }}", "too long"),
+        ("{{ ('%(a)s' * 1000) | format(a='b' * 100000) }}", "too long"),
+        ("{{ '%s' % (['a' * 100000] * 1000,) }}", "too long"),
+        ("{{ [1] | slice(300000000) | list }}", "too long"),
+        ("{{ [1] | tojson(indent=300000000) }}", "too long"),
+        ("{{ (range(10000) | list) | tojson(indent=10000) }}", "too long"),
+        ("{{ [1, 2] | tojson(separators=('a' * 16000000, ':')) }}", "too long"),
+        ("{{ ([[1] * 1000] * 10000) | sum(start=[]) | length }}", "too long"),
+        ("{% set n = namespace(x=[1]) %}{% for i in range(40) %}{% set n.x = n.x + n.x %}{% endfor %}", "too long"),
+        ("{{ ('a ' * 100000) | wordwrap(1, true, 'b' * 100000) }}", "too long"),
+        ("{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}", "too large"),
+        ("{{ (['a' * 100000] * 1000) | pprint | length }}", "too long"),
+        ("{{ {'a': ['a' * 100000] * 1000} | xmlattr | length }}", "too long"),
+        ("{{ lipsum(n=100000000) }}", "undefined"),
         ("{{ [1] | batch(300000000, 'x') | list }}", "too long"),
         ("{{ (1).to_bytes(300000000, 'big') }}", "too long"),
         ("{% set n = namespace(x='aaaa') %}{% for i in range(40) %}{% set n.x = n.x + n.x %}{% endfor %}", "too long"),
@@ -184,6 +206,13 @@ def test_an_error_without_words_is_told_by_its_kind() -> None:
         ("{{ 'aba' | replace('a', 'cc') }}{{ 'aba'.replace('a', 'c') }}{{ 'aaa' | replace('a', 'b', 1) }}", "ccbcccbcbaa"),
         ("{{ [1, 'a'] | join('-') }}{{ ','.join(['x', 'y']) }}{{ [{'k': 1}, {'k': 2}] | join('+', attribute='k') }}", "1-ax,y1+2"),
         ("{{ [1, 2, 3] | batch(2, 0) | list }}{{ 7 % 4 }}{{ 'a' + 'b' }}{{ [1] + [2] }}", "[[1, 2], [3, 0]]3ab[1, 2]"),
+        (
+            "{{ [1, [2, 'b']] | join('+') }}{{ '-'.join('abc') }}{{ '-'.join({'a': 1}) }}{{ 'ab'.translate({97: 'x'}) }}",
+            "1+[2, 'b']a-b-caxb",
+        ),
+        ("{{ [1, 2, 3] | slice(2) | list }}{{ [[1], [2]] | sum(start=[]) }}{{ [{'k': 1}] | sum('k') }}", "[[1, 2], [3]][1, 2]1"),
+        ("{{ 'ab cd' | wordwrap(2, wrapstring='|') }}{{ [1, {'a': 2}] | tojson(indent=1) }}", 'ab|cd[\n 1,\n {\n  "a": 2\n }\n]'),
+        ("{{ [1] | string | upper }}{{ 5 | string }}{{ none | upper }}{{ '%(a)s' | format(a=[1]) }}{{ 3 * 4 }}", "[1]5NONE[1]12"),
         ("{{ 'a' ~ 1 ~ none ~ missing ~ [2] }}", "a1None[2]"),
     ],
 )

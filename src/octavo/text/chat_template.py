@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -17,9 +16,9 @@ import jinja2.parser
 
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.text.messages import normalize_messages
-from octavo.text.template_bounds import MAX_RENDERED_CHARS
 from octavo.text.template_reads import check_names, watched
 from octavo.text.template_sandbox import TemplateSandbox, time_limit
+from octavo.text.template_sizes import MAX_RENDERED_CHARS
 
 RESERVED = frozenset({"messages", "add_generation_prompt"})
 # Stands for the end of a message that is to be continued, while the template writes it: of no case and no meaning.
@@ -147,7 +146,6 @@ def load_chat_template(path_or_text: str) -> str:
 @lru_cache(maxsize=1)
 def _environment() -> TemplateSandbox:
     environment = TemplateSandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
-    environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
@@ -199,17 +197,6 @@ def _is_content(node: jinja2.nodes.Node) -> bool:
             return _is_content(inner)
         case _:
             return False
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON as models were trained on it: no HTML escapes, unlike Jinja's own filter."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -21,13 +21,14 @@ from markupsafe import Markup
 from octavo.text.template_bounds import (
     BOUNDED_FILTERS,
     MAX_ITEMS,
-    MAX_RENDERED_CHARS,
+    WITHOUT_FILTERS,
+    WITHOUT_GLOBALS,
     BoundedEscapeFormatter,
     BoundedFormatter,
-    check_method,
+    bounded_arguments,
     check_percent,
-    check_size,
 )
+from octavo.text.template_sizes import MAX_RENDERED_CHARS, check_size, check_text
 
 MAX_SECONDS = 10.0
 _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
@@ -52,13 +53,20 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.filters |= BOUNDED_FILTERS
+        for name in WITHOUT_FILTERS:
+            del self.filters[name]
+        for name in WITHOUT_GLOBALS:
+            del self.globals[name]
+        self.finalize = _checked
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
         """Computes `left operator right` unless its result would be huge."""
         if operator == "%" and isinstance(left, (str, bytes)):
             check_percent(left, right)
-        if operator == "+" and isinstance(left, (str, bytes)) and isinstance(right, (str, bytes)):
-            check_size(len(left) + len(right))
+        if operator == "+" and isinstance(left, (str, bytes, list, tuple)) and isinstance(right, (str, bytes, list, tuple)):
+            check_size(len(left) + len(right), MAX_RENDERED_CHARS if isinstance(left, (str, bytes)) else MAX_ITEMS)
+        if operator == "*" and isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > 65536:
+            raise OverflowError("a number is too large")
         for text, times in ((left, right), (right, left)) if operator == "*" else ():
             most = MAX_RENDERED_CHARS if isinstance(text, (str, bytes)) else MAX_ITEMS
             if isinstance(text, (str, bytes, list, tuple)) and isinstance(times, int) and len(text) * times > most:
@@ -69,8 +77,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as jinja2 names them
         """As jinja's; methods of texts that would make a huge one are refused."""
-        check_method(__obj, args, kwargs)
-        return super().call(__context, __obj, *args, **kwargs)
+        return super().call(__context, __obj, *bounded_arguments(__obj, args, kwargs), **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """`str.format` and `str.format_map` in jinja's sandbox, with bounds on what they write; None for any other `value`."""
@@ -103,6 +110,12 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         return _Clocks().visit(super()._parse(source, name, filename))  # type: ignore[no-any-return]
+
+
+def _checked(value: Any) -> Any:
+    """What is to be written, unless it would be huge."""
+    check_text(value)
+    return value
 
 
 class _Clocks(jinja2.visitor.NodeTransformer):
