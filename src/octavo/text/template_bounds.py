@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from string import Formatter
 from typing import Any
@@ -111,7 +111,7 @@ def _batch(value: Iterable[Any], linecount: int, fill_with: Any = None) -> Any:
 
 
 @wraps(filters.sync_do_slice)
-def _slice(value: Iterable[Any], slices: int, fill_with: Any = None) -> Any:
+def _slice(value: Collection[Any], slices: int, fill_with: Any = None) -> Any:
     check_size(slices, MAX_ITEMS)
     return filters.sync_do_slice(value, slices, fill_with)
 
