@@ -67,8 +67,14 @@ find_package(nanobind CONFIG REQUIRED)
 
 file(STRINGS src/octavo/_version.py version REGEX "^__version__")
 string(REGEX REPLACE ".*\"(.*)\".*" "\\1" version "${version}")
+file(GLOB_RECURSE all_sources CONFIGURE_DEPENDS csrc/*.cpp csrc/*.hpp csrc/*.inl)
+list(FILTER all_sources EXCLUDE REGEX "/csrc/tests/")
+set(digest "${CMAKE_CURRENT_BINARY_DIR}/sources_digest.cpp")
+add_custom_command(OUTPUT "${digest}" DEPENDS ${all_sources} cmake/sources.cmake
+  COMMAND "${CMAKE_COMMAND}" "-DROOT=${CMAKE_CURRENT_SOURCE_DIR}" "-DOUTPUT=${digest}" -P "${CMAKE_CURRENT_SOURCE_DIR}/cmake/sources.cmake"
+  VERBATIM)
 file(GLOB binding CONFIGURE_DEPENDS csrc/binding/*.cpp)
-nanobind_add_module(octavo_native NB_STATIC STABLE_ABI NOMINSIZE NB_DOMAIN octavo ${binding})
+nanobind_add_module(octavo_native NB_STATIC STABLE_ABI NOMINSIZE NB_DOMAIN octavo ${binding} "${digest}")
 set_target_properties(octavo_native PROPERTIES OUTPUT_NAME _native)
 target_compile_options(octavo_native PRIVATE ${flags} ${warnings})
 target_compile_definitions(octavo_native PRIVATE OCTAVO_VERSION="${version}")

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "binding/probe.hpp"
+#include "binding/sources.hpp"
 #include "isa/isa.hpp"
 #include "kernels/tables.hpp"
 #include "pack/pack.hpp"
@@ -228,6 +229,7 @@ NB_MODULE(_native, module) {
   using namespace octavo;
   module.doc() = "Octavo's native CPU backend.";
   module.attr("version") = OCTAVO_VERSION;
+  module.attr("sources_digest") = sources_digest();
   module.def(
       "isa", [] { return std::string(name(chosen())); },
       "The instruction set in use: the best of this machine, or the one that OCTAVO_CPU_ISA names (ValueError if it can't be).");

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.cpu.native import load_native
 from octavo.backends.cpu.packing import Layout, Storage
 from octavo.backends.select import has_native
 from octavo.bench.cost import VALUE_BYTES
@@ -62,8 +63,7 @@ def run_kernels(options: KernelOptions) -> Report:
     """Measures. Raises ConfigError for an instruction set or a layout that isn't there, or without the native module."""
     if not has_native():
         raise ConfigError("backend: this installation has no native code, so there are no kernels to measure", param="backend")
-    from octavo import _native
-
+    _native = load_native()
     available = list(reversed(_native.available_isas()))
     isas = _chosen("isa", options.isas, available)
     layouts = [Layout[name.upper()] for name in _chosen("layout", options.layouts, [layout.name.lower() for layout in Layout])]
@@ -106,8 +106,7 @@ class Products:
     """A native program that is nothing but `count` products of the same shape, each with weights of its own."""
 
     def __init__(self, isa: str, layout: Layout, outputs: int, inner: int, count: int, threads: int, seed: int) -> None:
-        from octavo import _native
-
+        _native = load_native()
         source = np.random.default_rng(seed)
         program = _native.Program(outputs, threads, [], isa)
         none = np.empty(0, np.float32)

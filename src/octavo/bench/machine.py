@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.backends.cpu.isa import chosen_isa
+from octavo.backends.cpu.native import load_native
 from octavo.backends.select import has_native
 from octavo.bench.report import Table, number
 from octavo.utils.machine import total_memory, usable_cores
@@ -65,8 +66,7 @@ def measure_machine(threads: int = 0, isa: str = "") -> Machine:
     by default). Without the native module numpy stands in: its copies, and its float32 products for both rates."""
     threads = threads or usable_cores()
     if has_native():
-        from octavo import _native
-
+        _native = load_native()
         name = isa or chosen_isa()
         read = _native.read_rate(threads, name, READ_BYTES, READ_PASSES)
         int8, bf16 = (_native.arithmetic_rate(threads, name, kind) for kind in ("int8", "bf16"))

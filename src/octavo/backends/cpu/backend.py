@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 
 from octavo.backends.base import WeightSource, cache_type
 from octavo.backends.cpu.isa import chosen_isa
 from octavo.backends.cpu.lowering import Lowering
+from octavo.backends.cpu.native import load_native
 from octavo.backends.cpu.program import CpuProgram
 from octavo.graph.graph import Graph
 from octavo.protocol.errors import ConfigError
@@ -28,7 +28,7 @@ class CpuBackend:
     def compile(self, graph: Graph, weights: WeightSource, on_progress: Callable[[int], None], kv_cache_dtype: str = "auto") -> CpuProgram:
         """Packs the graph's weights, by all threads, and writes the fused operations. The cache is bfloat16 where nothing else is asked
         for. Raises ConfigError for an unknown OCTAVO_CPU_ISA, or threads that the system refuses."""
-        _native = import_module("octavo._native")
+        _native = load_native()
         isa, dtype = self._isa or chosen_isa(), cache_type(kv_cache_dtype, "bfloat16")
         try:
             native = _native.Program(graph.vocab_size, self._threads, self._cpus, isa, dtype)

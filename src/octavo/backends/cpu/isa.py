@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from octavo.backends.cpu.native import load_native
 from octavo.protocol.errors import ConfigError
 
 VARIABLE = "OCTAVO_CPU_ISA"
@@ -12,6 +11,6 @@ VARIABLE = "OCTAVO_CPU_ISA"
 def chosen_isa() -> str:
     """This machine's best, or the one that OCTAVO_CPU_ISA names. Raises ConfigError if it names none of this machine's."""
     try:
-        return str(import_module("octavo._native").isa())
+        return str(load_native().isa())
     except ValueError as error:
         raise ConfigError(str(error), param=VARIABLE) from None
