@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, BeamSearchParams, SamplingParams
 from octavo.protocol.errors import InvalidRequestError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5)
@@ -146,6 +146,32 @@ def test_refused_prompts(llm: LLM, prompts: Any, words: str) -> None:
 def test_a_prompt_too_long_says_both_lengths(llm: LLM, length: int) -> None:
     with pytest.raises(InvalidRequestError, match=rf"has {length} tokens, .* 512 tokens"):
         llm.generate([9] * length, GREEDY, use_tqdm=False)
+
+
+@pytest.mark.parametrize("ask", ["generate", "chat", "embed", "beam_search"])
+def test_text_far_beyond_the_context_is_refused_before_it_is_tokenized(llm: LLM, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    text = "The cat sat. " * 1_000_000
+    asked: dict[str, Any] = {
+        "generate": lambda: llm.generate(["x", text], GREEDY, use_tqdm=False),
+        "chat": lambda: llm.chat([{"role": "user", "content": text}], GREEDY, use_tqdm=False),
+        "embed": lambda: llm.embed(text, use_tqdm=False),
+        "beam_search": lambda: llm.beam_search(text, BeamSearchParams(2, 2)),
+    }
+    encode = llm.get_tokenizer().encode
+    monkeypatch.setattr(
+        llm.get_tokenizer(), "encode", lambda text, *others: encode(text, *others) if len(text) < 99 else pytest.fail("it was tokenized")
+    )
+    with pytest.raises(
+        InvalidRequestError, match=r"^the prompt has \d{5,} tokens or more, but the model's context of 512 tokens"
+    ) as caught:
+        asked[ask]()
+    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
+
+
+def test_a_long_text_that_is_truncated_is_served(llm: LLM) -> None:
+    text = "The cat sat. " * 5_000
+    (output,) = llm.generate(text, SamplingParams(temperature=0, max_tokens=3, truncate_prompt_tokens=20), use_tqdm=False)
+    assert output.prompt_token_ids == llm.get_tokenizer().encode(text)[-20:]
 
 
 def test_the_longest_prompt_gives_one_token(llm: LLM) -> None:

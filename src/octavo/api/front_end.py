@@ -14,7 +14,7 @@ from typing import Any
 from octavo.api.embedding import Embedding, check_dimensions
 from octavo.api.generation import SEED_LIMIT, Generation
 from octavo.api.grammars import Grammars
-from octavo.api.prompts import Prompt, is_token_id, prompt_parts, truncated
+from octavo.api.prompts import Prompt, PromptParts, is_token_id, prompt_parts, truncated
 from octavo.config.engine import EngineConfig
 from octavo.config.values import settled
 from octavo.kvcache.window import Window
@@ -28,7 +28,7 @@ from octavo.protocol.sampling import SamplingParams
 from octavo.protocol.wire import EngineInfo
 from octavo.scheduling.limits import Limits
 from octavo.text.chat_template import load_chat_template
-from octavo.text.tokenizer import Tokenizer, load_tokenizer
+from octavo.text.tokenizer import SHORT_TEXT, Tokenizer, load_tokenizer
 
 DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -146,7 +146,7 @@ class FrontEnd:
         limits = self._attached()
         limits.check_priority(priority)
         parts = prompt_parts(prompt)
-        ids = self.tokenizer.encode(parts.text or "", add_special_tokens) if parts.token_ids is None else parts.token_ids
+        ids = self._token_ids(parts, add_special_tokens, output=0)
         limits.check_prompt(ids, 0)
         return Embedding(
             params,
@@ -159,6 +159,16 @@ class FrontEnd:
             cache_salt=parts.cache_salt,
             priority=priority,
         )
+
+    def _token_ids(self, parts: PromptParts, add_special_tokens: bool, *, output: int = 1, whole: bool = True) -> list[int]:
+        """Of a prompt that is wanted `whole`. Text whose length alone takes it beyond the context is refused before it is tokenized, which
+        would take seconds and gigabytes."""
+        if parts.token_ids is not None:
+            return parts.token_ids
+        text = parts.text or ""
+        if whole and len(text) > SHORT_TEXT:
+            self._attached().check_length(self.tokenizer.least_tokens(text), output, or_more=True)
+        return self.tokenizer.encode(text, add_special_tokens)
 
     def _attached(self) -> Limits:
         if self._limits is None:
@@ -178,8 +188,8 @@ class FrontEnd:
         limits = self._attached()
         limits.check_priority(priority)
         parts = prompt_parts(prompt)
-        ids = self.tokenizer.encode(parts.text or "", add_special_tokens) if parts.token_ids is None else parts.token_ids
-        ids = truncated(ids, sampling.truncate_prompt_tokens, limits.context - (sampling.max_tokens or 1))
+        kept = sampling.truncate_prompt_tokens
+        ids = truncated(self._token_ids(parts, add_special_tokens, whole=kept is None), kept, limits.context - (sampling.max_tokens or 1))
         limits.check_prompt(ids)
         if beam_search is not None:
             limits.check_beam_search(len(ids), beam_search, 0 if beam_search.ignore_eos else len(self.eos_token_ids))

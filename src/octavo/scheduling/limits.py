@@ -76,20 +76,26 @@ class Limits:
                 param="beam_width",
             )
 
+    def check_length(self, count: int, output: int = 1, *, or_more: bool = False) -> None:
+        """Raises InvalidRequestError (param "prompt") for a prompt of `count` tokens, `or_more`, that leaves no room for `output` generated
+        tokens, 1 or 0, in the model's context."""
+        if count > self.max_model_len - output:
+            known = f"{count} tokens{' or more' if or_more else ''}"
+            behind = ", so that one token can be generated" if output else ""
+            raise InvalidRequestError(
+                f"the prompt has {known}, but the model's context of {self.max_model_len} tokens takes a prompt of at most "
+                f"{self.max_model_len - output}{behind}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+
     def check_prompt(self, token_ids: list[int], output: int = 1) -> None:
         """Raises InvalidRequestError (param "prompt") for a prompt that is empty, holds a token id outside the vocabulary, or leaves no
         room for `output` generated tokens, 1 or 0, in the model's context or in the pool. O(tokens)."""
         count = len(token_ids)
         if count == 0:
             raise InvalidRequestError("the prompt is empty; it needs at least one token", param="prompt")
-        behind = ", so that one token can be generated" if output else ""
-        if count > self.max_model_len - output:
-            raise InvalidRequestError(
-                f"the prompt has {count} tokens, but the model's context of {self.max_model_len} tokens takes a prompt of at most "
-                f"{self.max_model_len - output}{behind}",
-                param="prompt",
-                code="context_length_exceeded",
-            )
+        self.check_length(count, output)
         if count + output > self.context:
             what = "the prompt and one generated token need" if output else "the prompt needs"
             raise InvalidRequestError(
