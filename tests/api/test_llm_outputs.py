@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from octavo import LLM, CompletionOutput, Logprob, RequestOutput, SamplingParams
+from octavo.protocol.errors import InvalidRequestError
 
 
 def one(llm: LLM, prompt: str = "The cat", **params: Any) -> RequestOutput:
@@ -88,6 +90,24 @@ def test_logprobs(llm: LLM, count: int) -> None:
         assert sum(math.exp(entry.logprob) for entry in ranked) <= 1 + 1e-5
     chosen = [position[token].logprob for token, position in zip(sample.token_ids, sample.logprobs, strict=True)]
     assert sample.cumulative_logprob == pytest.approx(sum(chosen))
+
+
+def test_as_many_logprobs_as_the_engine_was_made_for(llm: LLM, tiny_llama: Path) -> None:
+    for field in ("logprobs", "prompt_logprobs"):
+        for count in (21, -1):
+            with pytest.raises(InvalidRequestError, match=f"{field} must be at most 20"):
+                one(llm, **{field: count})
+    with LLM(tiny_llama, max_logprobs=-1) as free:
+        size = free.get_tokenizer().vocab_size
+        whole = one(free, logprobs=-1, prompt_logprobs=-1, max_tokens=2)
+        more = one(free, logprobs=21, max_tokens=2)
+    assert whole.outputs[0].logprobs is not None
+    assert whole.prompt_logprobs is not None
+    for position in (*whole.outputs[0].logprobs, *filter(None, whole.prompt_logprobs)):
+        assert len(position) == size
+        assert sum(math.exp(entry.logprob) for entry in position.values()) == pytest.approx(1)
+    assert more.outputs[0].logprobs is not None
+    assert [len(position) for position in more.outputs[0].logprobs] == [21, 21]
 
 
 def test_greedy_tokens_have_rank_one(llm: LLM) -> None:

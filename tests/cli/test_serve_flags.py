@@ -79,7 +79,7 @@ def test_every_flag_reaches_its_field(run):
     )
     assert code == 3
     assert config == EngineConfig(
-        model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm", dtype="float16"),
+        model=ModelConfig("m", revision="r", download_dir="d", max_model_len=99, generation_config="vllm", dtype="float16", max_logprobs=5),
         cache=CacheConfig(32, 0.25, 2 * 2**30, 7, False, "int8", swap_space=4 * 2**30),
         scheduler=SchedulerConfig(64, 3, "priority", "swap"),
         backend=BackendConfig("cpu", 2, pin_threads=False),
@@ -92,7 +92,6 @@ def test_every_flag_reaches_its_field(run):
         api_key=("k1", "k2"),
         served_model_name=("n1", "n2"),
         max_body_bytes=2**20,
-        max_logprobs=5,
         chat_template="t",
         response_role="bot",
         trust_request_chat_template=True,

@@ -33,6 +33,7 @@ def test_no_field_takes_a_value_of_another_type(kind: Any, name: str, value: Any
         (ModelConfig, "max_model_len", "256", "must be a whole number, or None, not '256'"),
         (ModelConfig, "max_model_len", 1, "must be at least 2: a token of prompt and one of output"),
         (ModelConfig, "max_model_len", True, "must be a whole number, or None, not True"),
+        (ModelConfig, "max_logprobs", -2, "must be from 0 to 9223372036854775807, or -1 for the whole vocabulary, not -2"),
         (ModelConfig, "revision", 5, "must be a string, or None, not 5"),
         (ModelConfig, "revision", Path("main"), "must be a string, or None, not PosixPath('main')"),
         (ModelConfig, "download_dir", 5, "must be a string or a path, or None, not 5"),

@@ -97,6 +97,7 @@ class FakeLLM:
     failure: Exception = field(default_factory=lambda: OctavoError("generation failed: the logits are not finite"))
     model: str = "fake-model"
     max_model_len: int = 200
+    max_logprobs: int = 20
     default_sampling: dict[str, Any] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     rendered: list[dict[str, Any]] = field(default_factory=list)

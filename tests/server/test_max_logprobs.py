@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import httpx
 import pytest
 from fake_llm import VOCAB_SIZE, FakeLLM
-
-Connect = Callable[..., httpx.AsyncClient]
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True}
 
@@ -21,9 +16,10 @@ async def ask(client: httpx.AsyncClient, field: str, count: int) -> httpx.Respon
 
 
 @pytest.mark.parametrize("field", ["logprobs", "top_logprobs"])
-@pytest.mark.parametrize(("options", "limit"), [({}, 20), ({"max_logprobs": 3}, 3), ({"max_logprobs": 0}, 0), ({"max_logprobs": 25}, 25)])
-async def test_as_many_as_the_limit_and_no_more(connect: Connect, field: str, options: dict[str, Any], limit: int) -> None:
-    client = connect(**options)
+@pytest.mark.parametrize("limit", [20, 3, 0, 25])
+async def test_as_many_as_the_limit_and_no_more(client: httpx.AsyncClient, llm: FakeLLM, field: str, limit: int) -> None:
+    assert llm.max_logprobs == 20
+    llm.max_logprobs = limit
     assert (await ask(client, field, limit)).status_code == 200
     refused = await ask(client, field, limit + 1)
     assert refused.status_code == 400
@@ -32,18 +28,18 @@ async def test_as_many_as_the_limit_and_no_more(connect: Connect, field: str, op
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-async def test_those_of_the_whole_vocabulary(connect: Connect, llm: FakeLLM, path: str) -> None:
+async def test_those_of_the_whole_vocabulary(client: httpx.AsyncClient, llm: FakeLLM, path: str) -> None:
     field = "logprobs" if path == "/v1/completions" else "top_logprobs"
     body = {"prompt": "Hi"} if path == "/v1/completions" else CHAT
-    for limited in ({}, {"max_logprobs": VOCAB_SIZE}):
-        client = connect(**limited)
+    for limit in (20, VOCAB_SIZE):
+        llm.max_logprobs = limit
         for name in (field, "prompt_logprobs"):
             reply = await client.post(path, json={**body, "max_tokens": 2, name: -1})
-            assert reply.status_code == (400 if not limited else 200)
-            if not limited:
+            assert reply.status_code == (400 if limit == 20 else 200)
+            if limit == 20:
                 words = f"{name}: may be at most 20 on this server, not -1 (the whole vocabulary, {VOCAB_SIZE})."
                 assert reply.json()["error"]["message"] == words
-    client = connect(max_logprobs=-1)
+    llm.max_logprobs = -1
     refused = await client.post(path, json={**body, "max_tokens": 2, field: VOCAB_SIZE + 1})
     assert refused.json()["error"]["message"] == f"{field}: may be at most {VOCAB_SIZE} on this server, not {VOCAB_SIZE + 1}."
     assert (await client.post(path, json={**body, field: -2})).status_code == 400

@@ -137,7 +137,6 @@ async def test_root_path_is_taken_off(connect) -> None:
         ({"api_key": ("",)}, "api_key"),
         ({"served_model_name": ("a", "")}, "served_model_name"),
         ({"max_body_bytes": 0}, "max_body_bytes"),
-        ({"max_logprobs": -2}, "max_logprobs"),
         ({"response_role": ""}, "response_role"),
         ({"shutdown_timeout": -1}, "shutdown_timeout"),
         ({"request_timeout": 0}, "request_timeout"),

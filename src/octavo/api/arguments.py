@@ -27,6 +27,7 @@ FIELDS = {OWN_NAMES.get(each.name, each.name): (part, each.name) for part, kind 
 
 # None is the default of these.
 _DEFAULTED = (
+    "max_logprobs",
     "block_size",
     "gpu_memory_utilization",
     "enable_prefix_caching",
@@ -62,7 +63,6 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "hf_token": (None,),
     "disable_log_stats": (True,),
     "enable_log_requests": (False,),
-    "max_logprobs": (20,),
     "async_scheduling": (None, False),
     "served_model_name": (None,),
     "speculative_config": (None,),
@@ -99,7 +99,6 @@ _HINTS = {
     "quantization": "awq, gptq or other quantized safetensors can't be read yet, and GGUF files are read without it",
     "enable_lora": "it has no adapters (LoRA)",
     "tokenizer": "the tokenizer is the checkpoint's own",
-    "max_logprobs": "a request may ask for 20",
 }
 
 

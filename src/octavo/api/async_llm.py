@@ -92,6 +92,11 @@ class AsyncLLM:
         return self._front.default_sampling
 
     @property
+    def max_logprobs(self) -> int:
+        """How many alternatives a request may ask for at each token, -1 for as many as there are tokens."""
+        return self._front.max_logprobs
+
+    @property
     def is_alive(self) -> bool:
         """Whether the engine can still answer."""
         return self._engine.is_alive

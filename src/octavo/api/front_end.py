@@ -61,6 +61,7 @@ class FrontEnd:
             self.eos_token_ids = end_tokens(self.tokenizer, generation_config)
         self.default_sampling = sampling_defaults(generation_config, path) if config.model.generation_config == "auto" else {}
         self.path = path
+        self.max_logprobs = config.model.max_logprobs
         self._chat_template = load_chat_template(chat_template) if chat_template is not None else None
         self._seeds = SeedSource(config.seed)
         self._keys = itertools.count()
@@ -103,7 +104,7 @@ class FrontEnd:
         """A request ready for the engine. Raises InvalidRequestError for a prompt or parameters that can't be served."""
         if not isinstance(sampling, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be SamplingParams, not {type(sampling).__name__}", param="sampling_params")
-        sampling.verify(self._vocab_size)
+        sampling.verify(self._vocab_size, self.max_logprobs)
         self._check_min_tokens(sampling)
         structured = sampling.structured_outputs
         grammar = None if structured is None else self.grammars.grammar(structured)

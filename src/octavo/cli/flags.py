@@ -52,6 +52,10 @@ GenerationConfig = Annotated[
     str,
     Option(metavar="auto|vllm", help="Sampling defaults: the model's own, or none of them.", panel=_MODEL),
 ]
+MaxLogprobs = Annotated[
+    int,
+    Option(metavar="N", help="Most alternatives that a request may ask for at each token; -1 for the whole vocabulary.", panel=_MODEL),
+]
 Dtype = Annotated[
     str,
     Option(

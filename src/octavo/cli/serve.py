@@ -64,9 +64,6 @@ MaxBody = Annotated[
         panel=_SERVER,
     ),
 ]
-MaxLogprobs = Annotated[
-    int, Option(metavar="N", help="Most alternatives that a request may ask for at each token; -1 for the whole vocabulary.", panel=_SERVER)
-]
 LogLevel = Annotated[
     str,
     Option("--log-level", "--uvicorn-log-level", metavar="|".join(LOG_LEVELS), help="What uvicorn logs.", panel=_SERVER),
@@ -148,6 +145,7 @@ def serve(
     max_model_len: flags.MaxModelLen = flags.MODEL.max_model_len,
     generation_config: flags.GenerationConfig = flags.MODEL.generation_config,
     dtype: flags.Dtype = flags.MODEL.dtype,
+    max_logprobs: flags.MaxLogprobs = flags.MODEL.max_logprobs,
     chat_template: ChatTemplate = _D.chat_template,
     response_role: ResponseRole = _D.response_role,
     trust_request_chat_template: TrustTemplates = _D.trust_request_chat_template,
@@ -161,7 +159,6 @@ def serve(
     allowed_origins: Origins = None,
     root_path: RootPath = _D.root_path,
     max_body_bytes: MaxBody = _D.max_body_bytes,
-    max_logprobs: MaxLogprobs = _D.max_logprobs,
     uvicorn_log_level: LogLevel = _D.uvicorn_log_level,
     access_log: AccessLog = _D.access_log,
     shutdown_timeout: ShutdownTimeout = _D.shutdown_timeout,

@@ -19,6 +19,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", *DTYPE_ALIASES)
 # What fits the messages between the processes, and more than any machine holds.
 LARGEST = 2**63 - 1
 MOST_THREADS = 4096
+# As in vLLM.
+MAX_LOGPROBS = 20
 LARGEST_GRAMMAR = 512 * 1024
 
 
@@ -51,6 +53,7 @@ class ModelConfig:
     be given as paths. `max_model_len` is in tokens, prompt and output together, and None means the model's own limit.
     `generation_config` is "auto" (the model's own sampling defaults) or "vllm" (none of them). `dtype`, one of DTYPES, is what keys
     and values are kept in where `kv_cache_dtype` is "auto"; weights stay as the checkpoint has them, and all sums are float32.
+    `max_logprobs` is how many alternatives a request may ask for at each token, -1 for as many as there are tokens.
     """
 
     model: str = "smollm2"
@@ -59,6 +62,7 @@ class ModelConfig:
     max_model_len: int | None = None
     generation_config: str = "auto"
     dtype: str = "auto"
+    max_logprobs: int = MAX_LOGPROBS
 
     def __post_init__(self) -> None:
         settle(self, paths=("model", "download_dir"))
@@ -67,6 +71,8 @@ class ModelConfig:
         require(bool(self.model), "model", "is empty")
         for name in ("model", "revision", "download_dir"):
             require(is_unicode(getattr(self, name) or ""), name, "is not valid UTF-8")
+        most = self.max_logprobs
+        require(-1 <= most <= LARGEST, "max_logprobs", f"must be from 0 to {LARGEST}, or -1 for the whole vocabulary, not {shown(most)}")
         require_count("max_model_len", self.max_model_len)
         require(self.max_model_len != 1, "max_model_len", "must be at least 2: a token of prompt and one of output")
         require(

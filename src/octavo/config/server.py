@@ -10,8 +10,6 @@ from octavo.config.values import settle, shown
 from octavo.protocol.pooling import POOLINGS
 
 API_KEY_VARIABLE = "OCTAVO_API_KEY"
-# As in vLLM.
-MAX_LOGPROBS = 20
 # Seconds: a day, and a week.
 LONGEST_SHUTDOWN = 24 * 60 * 60
 LONGEST_REQUEST = 7 * 24 * 60 * 60
@@ -24,9 +22,9 @@ class ServerOptions:
 
     `host` is 127.0.0.1 so that a fresh server is reachable from this machine only; give 0.0.0.0 to open it to the network. `port` 0 lets
     the system choose one. `api_key` holds every key that is accepted; empty means no key is asked for. `served_model_name` are the names
-    that requests may use, the first of which replies carry; empty means the model's own. `max_body_bytes` limits a request's body,
-    `max_logprobs` the alternatives a request may ask for at each token, -1 for as many as there are tokens. `chat_template` is a file or
-    the template itself and replaces the model's. `allowed_origins` are those that browsers may call from ("*" for any).
+    that requests may use, the first of which replies carry; empty means the model's own. `max_body_bytes` limits a request's body.
+    `chat_template` is a file or the template itself and replaces the model's. `allowed_origins` are those that browsers may call from
+    ("*" for any).
     `shutdown_timeout` is how many seconds running requests get to finish after SIGINT or SIGTERM. `trust_request_chat_template` lets
     requests bring a template of their own. `tool_call_parser` is the format that the model writes tool calls in; None: the one that its
     chat template shows. `tool_parser_plugin` is a Python file, which is run, with further formats. `enable_auto_tool_choice` lets the model
@@ -41,7 +39,6 @@ class ServerOptions:
     api_key: tuple[str, ...] = ()
     served_model_name: tuple[str, ...] = ()
     max_body_bytes: int = 10 * 1024 * 1024
-    max_logprobs: int = MAX_LOGPROBS
     chat_template: str | None = None
     response_role: str = "assistant"
     trust_request_chat_template: bool = False
@@ -67,8 +64,6 @@ class ServerOptions:
         require(bool(self.host), "host", "is empty")
         require(0 <= self.port <= 65535, "port", f"must be from 0 to 65535, not {shown(self.port)}")
         require(self.max_body_bytes >= 1, "max_body_bytes", f"must be at least 1, not {shown(self.max_body_bytes)}")
-        most = self.max_logprobs
-        require(-1 <= most <= LARGEST, "max_logprobs", f"must be from 0 to {LARGEST}, or -1 for the whole vocabulary, not {shown(most)}")
         require(self.pooling in POOLINGS, "pooling", f"must be one of {', '.join(POOLINGS)}, not {self.pooling!r}")
         require(bool(self.response_role), "response_role", "is empty")
         for name in ("response_role", "root_path"):

@@ -56,11 +56,8 @@ class EngineCore:
 
     def add(self, request: EngineRequest) -> None:
         """Queues a request. Raises InvalidRequestError if it can never run."""
-        if request.beam_search is None:
-            request.sampling.verify(self.info.vocab_size)
-        else:
-            # Twice as many logprobs as beams may be asked for.
-            request.sampling.verify(self.info.vocab_size, max_logprobs=-1)
+        # How many logprobs there may be is the front end's to say.
+        request.sampling.verify(self.info.vocab_size, max_logprobs=-1)
         if request.grammar is not None and not self.has_vocabulary:
             raise ValueError("a grammar came before the vocabulary")
         if request.sampling.seed is None:

@@ -44,6 +44,11 @@ class ServedLLM(Protocol):
         ...
 
     @property
+    def max_logprobs(self) -> int:
+        """How many alternatives a request may ask for at each token, -1 for as many as there are tokens."""
+        ...
+
+    @property
     def is_alive(self) -> bool:
         """Whether the engine runs."""
         ...

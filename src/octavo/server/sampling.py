@@ -42,7 +42,7 @@ def wanted_logprobs(logprobs: int | None, ctx: ServerContext, param: str) -> int
     if logprobs is None:
         return None
     size = ctx.llm.info.vocab_size
-    wanted, most = size if logprobs == -1 else logprobs, size if ctx.options.max_logprobs == -1 else ctx.options.max_logprobs
+    wanted, most = size if logprobs == -1 else logprobs, size if ctx.llm.max_logprobs == -1 else ctx.llm.max_logprobs
     if wanted > most:
         whole = f" (the whole vocabulary, {size})" if logprobs == -1 else ""
         raise InvalidRequestError(f"{param}: may be at most {most} on this server, not {logprobs}{whole}.", param=param)
