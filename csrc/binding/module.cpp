@@ -312,6 +312,13 @@ NB_MODULE(_native, module) {
       .def("read_block", &BoundProgram::read_block)
       .def("write_block", &BoundProgram::write_block)
       .def("share_prefixes", [](BoundProgram& p, bool share) { p->share_prefixes(share); })
+      .def("profile", [](BoundProgram& p, bool on) { p->profile(on); })
+      .def("profiled",
+           [](BoundProgram& p) {
+             std::vector<std::tuple<std::string, double, double>> lines;
+             for (const ProfileLine& line : p->profiled()) lines.emplace_back(line.name, line.working_seconds, line.waiting_seconds);
+             return lines;
+           })
       .def("run", &BoundProgram::run)
       .def("hidden", &BoundProgram::hidden)
       .def("run_and_sample", &BoundProgram::run_and_sample)

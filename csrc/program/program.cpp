@@ -215,6 +215,17 @@ const float* Program::run(const StepInputs& step) {
   return logits();
 }
 
+template <typename Work>
+void Program::timed(Member& member, std::size_t operation, Work&& work) {
+  if (profile_.empty()) return work();
+  const std::int64_t start = nanoseconds_now(), waited = member.waited();
+  work();
+  Spent& spent = profile_[static_cast<std::size_t>(member.index())][operation];
+  const std::int64_t waiting = member.waited() - waited;
+  spent.waiting += waiting;
+  spent.working += nanoseconds_now() - start - waiting;
+}
+
 const SamplingResults& Program::run_and_sample(const StepInputs& step, const SamplingInputs& sampling) {
   check(step);
   require(sampling.rows.size() == step.drawn(), "the rows to sample differ in number from the rows of logits");
@@ -222,7 +233,7 @@ const SamplingResults& Program::run_and_sample(const StepInputs& step, const Sam
   prepare(step);
   team_->run([&](Member& member) {
     execute(member, step);
-    sampler_.run(member, sampling, logits());
+    timed(member, operations_.size() + 1, [&] { sampler_.run(member, sampling, logits()); });
   });
   keep_hidden(step);
   return sampler_.results();
@@ -230,7 +241,7 @@ const SamplingResults& Program::run_and_sample(const StepInputs& step, const Sam
 
 const SamplingResults& Program::sample(const float* logits, const SamplingInputs& sampling) {
   sampler_.prepare(sampling);
-  team_->run([&](Member& member) { sampler_.run(member, sampling, logits); });
+  team_->run([&](Member& member) { timed(member, operations_.size() + 1, [&] { sampler_.run(member, sampling, logits); }); });
   return sampler_.results();
 }
 
@@ -281,10 +292,12 @@ const AttentionPlan& Program::plan_of(const AttendOp& op) const {
 }
 
 void Program::execute(Member& member, const StepInputs& step) {
-  for (std::size_t rope = 0; rope < ropes_.size(); ++rope) fill_rope(rope, member, step);
+  timed(member, operations_.size(), [&] {
+    for (std::size_t rope = 0; rope < ropes_.size(); ++rope) fill_rope(rope, member, step);
+  });
   for (std::size_t i = 0; i < operations_.size(); ++i) {
     scratch_[static_cast<std::size_t>(member.index())].upcoming = i + 1;
-    std::visit([&](const auto& op) { run_op(op, member, step); }, operations_[i]);
+    timed(member, i, [&] { std::visit([&](const auto& op) { run_op(op, member, step); }, operations_[i]); });
   }
 }
 

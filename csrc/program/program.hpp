@@ -16,6 +16,7 @@
 #include "pack/pack.hpp"
 #include "program/buffers.hpp"
 #include "program/cache.hpp"
+#include "program/profile.hpp"
 #include "program/step.hpp"
 #include "sampling/sampler.hpp"
 #include "team/team.hpp"
@@ -154,6 +155,10 @@ class Program {
   // Whether keys and values that sequences of a step share are read once for several of them, which is so at first. The bits are the same.
   void share_prefixes(bool share) { share_prefixes_ = share; }
 
+  // Counts from now on, and from zero, what steps spend where; or no longer. Not while a step runs.
+  void profile(bool on);
+  std::vector<ProfileLine> profiled() const;
+
   Team& team() { return *team_; }
   const Kernels& kernels() const { return kernels_; }
   std::size_t vocabulary() const { return vocabulary_; }
@@ -186,6 +191,9 @@ class Program {
   void run_op(const GatedOp& op, Member& member, const StepInputs& step);
   void run_op(const AttendOp& op, Member& member, const StepInputs& step);
 
+  template <typename Work>
+  void timed(Member& member, std::size_t operation, Work&& work);
+  std::string name_of(std::size_t operation) const;
   template <typename Put>
   void convert_rows(std::size_t target, Member& member, const StepInputs& step, Put&& put);
   void turn_head(float* head, const AttendOp& op, std::size_t norm, std::size_t token) const;
@@ -222,6 +230,7 @@ class Program {
   bool share_prefixes_ = true;
   std::vector<Operation> operations_;
   std::vector<Scratch> scratch_;
+  Profile profile_;  // empty unless steps are timed
 
   // Of the step that runs.
   std::vector<StripRun> runs_;

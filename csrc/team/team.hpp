@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -24,6 +25,9 @@ class Member {
   // 0 is the thread that called `run`.
   int index() const { return index_; }
   int size() const;
+
+  // Nanoseconds that this thread has waited at barriers in this run; 0 unless the team is timed.
+  std::int64_t waited() const { return waited_; }
 
   // Returns when every thread of the team has arrived; what any wrote before it, all may read after it. Spins briefly, then
   // sleeps. If another thread's function has thrown, this throws too (something that only `run` should catch).
@@ -65,6 +69,7 @@ class Member {
   int index_;
   std::size_t turn_ = 0;         // number of `share` calls in this run; picks the counter
   std::size_t region_turn_ = 0;  // the same for `share_regions`
+  std::int64_t waited_ = 0;
 };
 
 // The threads. Only one `run` at a time. Threads don't survive fork(): in a child process `run` throws.
@@ -78,6 +83,9 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   int size() const { return threads_; }
+
+  // Whether members count the time that they wait. Not while a job runs.
+  void timed(bool timed) { timed_ = timed; }
 
   // Calls `job` on every thread, the calling one among them as member 0, and returns when all have returned. While it runs the calling
   // thread is pinned like the others; afterwards it may run where it could before. The first exception that leaves `job` on any thread is
@@ -107,6 +115,7 @@ class Team {
   // Set by member 0 before `start_` opens, read by all after.
   const std::function<void(Member&)>* job_ = nullptr;
   bool stopping_ = false;
+  bool timed_ = false;
   Gate start_;
 
   // The barrier: the last to arrive opens `phase_` anew. Its lowest bit says that a thread has failed, and is the same for all who leave.
@@ -127,8 +136,15 @@ inline int Member::size() const { return team_.size(); }
 template <typename Meanwhile>
 void Member::barrier(Meanwhile&& meanwhile) {
   const std::uint32_t phase = team_.arrive();
+  if (!team_.timed_) {
+    meanwhile();
+    leave(phase);
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
   meanwhile();
   leave(phase);
+  waited_ += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
 }
 
 inline std::atomic<std::size_t>& Member::counter() {

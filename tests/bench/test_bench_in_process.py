@@ -46,14 +46,18 @@ def test_latency(config):
     assert stream["share_of_limit"] == pytest.approx(stream["tokens_per_s"] / stream["limit_tokens_per_s"])
     assert results["prefill"]["tokens_per_s"] == pytest.approx(40 / results["prefill"]["ttft_s"])
     assert [each["context"] for each in results["context"]["speeds"]] == [100, 200]
-    assert [table.title for table in report.tables] == [
-        "Machine",
-        "Model",
-        "One stream",
-        "Prompt",
-        "Long context",
-        "A step's time, in process",
-    ]
+    assert stream["share_of_reads_meanwhile"] == pytest.approx(
+        results["model"]["weights_read_bytes_a_step"] * stream["tokens_per_s"] / stream["reads_meanwhile_bytes_per_s"]
+    )
+    titles = ["Machine", "Model", "One stream", "Prompt", "Long context", "A step's time, in process"]
+    native = results.get("native")
+    if results["model"]["backend"] == "cpu":
+        titles.append("The native call of a step, by operation")
+        assert [each["requests"] for each in native] == [1, 8]
+        assert all(seconds > 0 for each in native for name, seconds in each["working"].items())
+    else:
+        assert native is None
+    assert [table.title for table in report.tables] == titles
     cases = results["breakdown"]
     assert [(case["requests"], case["sampling"]) for case in cases] == [(1, "greedy"), (1, "top_p 0.95"), (8, "greedy"), (8, "top_p 0.95")]
     for case in cases:

@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo.bench.breakdown import PARTS, Breakdown, StepClock, breakdown
 from octavo.bench.machine import Machine, measure_machine
+from octavo.bench.native_profile import has_profile, profile_steps, profile_table
 from octavo.bench.report import Report, Table, milliseconds, number, percent
 from octavo.bench.session import Session
 from octavo.bench.statistics import median
@@ -51,7 +52,13 @@ def run_latency(config: EngineConfig, options: LatencyOptions, *, quiet: bool = 
         _check_room(session, options)
         tables = [machine.table(), session.table()]
         results: dict[str, Any] = {"model": session.describe()}
-        for name, part in (("stream", _stream), ("prefill", _prefill), ("context", _context), ("breakdown", _breakdowns)):
+        for name, part in (
+            ("stream", _stream),
+            ("prefill", _prefill),
+            ("context", _context),
+            ("breakdown", _breakdowns),
+            ("native", _native),
+        ):
             found = part(session, machine, options)
             if found is not None:
                 results[name], table = found
@@ -62,11 +69,16 @@ def run_latency(config: EngineConfig, options: LatencyOptions, *, quiet: bool = 
 Part = tuple[Any, Table] | None
 
 
-def measure_stream(session: Session, input_len: int, output_len: int, iterations: int, warmup: int, seed: int) -> Stream:
-    """One request at a time, each with a prompt of its own. `output_len` 1 has no further tokens: `tpot` is NaN."""
+def measure_stream(
+    session: Session, input_len: int, output_len: int, iterations: int, warmup: int, seed: int, before: Callable[[], None] = lambda: None
+) -> Stream:
+    """One request at a time, each with a prompt of its own, and `before()` before each. `output_len` 1 has no further tokens: `tpot` is NaN."""
     asks = random_asks(warmup + iterations, input_len, output_len, vocab_size=session.info.vocab_size, seed=seed).asks
-    times = [_one(session, ask) for ask in asks][warmup:]
-    return Stream(median([first for first, _ in times]), median([each for _, each in times]))
+    times = []
+    for ask in asks:
+        before()
+        times.append(_one(session, ask))
+    return Stream(median([first for first, _ in times[warmup:]]), median([each for _, each in times[warmup:]]))
 
 
 def _one(session: Session, ask: Ask) -> tuple[float, float]:
@@ -80,12 +92,22 @@ def _one(session: Session, ask: Ask) -> tuple[float, float]:
 
 
 def _stream(session: Session, machine: Machine, options: LatencyOptions) -> Part:
-    stream = measure_stream(session, options.input_len, options.output_len, options.iterations, options.warmup, options.seed)
+    reads: list[float] = []
+    stream = measure_stream(
+        session,
+        options.input_len,
+        options.output_len,
+        options.iterations,
+        options.warmup,
+        options.seed,
+        before=lambda: reads.append(machine.reads_now()),
+    )
     if options.output_len == 1:
         return {"ttft_s": stream.ttft}, Table("One stream", ["prompt", "TTFT ms"], [[str(options.input_len), milliseconds(stream.ttft)]])
     cost = session.cost
     context = options.input_len + options.output_len / 2
     once = cost.weights_bytes / machine.read_bytes_s
+    reads_meanwhile = median(reads)
     found = {
         "ttft_s": stream.ttft,
         "tpot_s": stream.tpot,
@@ -94,6 +116,8 @@ def _stream(session: Session, machine: Machine, options: LatencyOptions) -> Part
         "ops_per_s": cost.decode_ops([context]) / stream.tpot,
         "limit_tokens_per_s": 1 / once,
         "share_of_limit": once / stream.tpot,
+        "reads_meanwhile_bytes_per_s": reads_meanwhile,
+        "share_of_reads_meanwhile": cost.weights_bytes / reads_meanwhile / stream.tpot,
     }
     row = [
         f"{options.input_len} + {options.output_len}",
@@ -104,9 +128,23 @@ def _stream(session: Session, machine: Machine, options: LatencyOptions) -> Part
         number(found["ops_per_s"] / 1e9),
         number(found["limit_tokens_per_s"]),
         percent(found["share_of_limit"]),
+        number(reads_meanwhile / 1e9),
+        percent(found["share_of_reads_meanwhile"]),
     ]
-    heads = ["prompt + output", "TTFT ms", "TPOT ms", "tokens/s", "GB/s", "GOP/s", "limit tokens/s", "of limit"]
-    return found, Table("One stream", heads, [row], "limit: the weights read once a token")
+    heads = [
+        "prompt + output",
+        "TTFT ms",
+        "TPOT ms",
+        "tokens/s",
+        "GB/s",
+        "GOP/s",
+        "limit tokens/s",
+        "of limit",
+        "reads then GB/s",
+        "of that",
+    ]
+    note = "limit: the weights read once a token, at the best rate seen; reads then: the rate just before each request, the median"
+    return found, Table("One stream", heads, [row], note)
 
 
 def _prefill(session: Session, machine: Machine, options: LatencyOptions) -> Part:
@@ -184,6 +222,14 @@ def _breakdowns(session: Session, machine: Machine, options: LatencyOptions) -> 
         for each in found
     ]
     return data, Table("A step's time, in process", heads, rows, note)
+
+
+def _native(session: Session, machine: Machine, options: LatencyOptions) -> Part:
+    if not options.breakdown or not has_profile(session.llm):
+        return None
+    crowd = min(CROWD, session.llm._core._scheduler._config.max_num_seqs)
+    found = [profile_steps(session, count, BREAKDOWN_OUTPUT, options.seed) for count in (1, crowd)]
+    return [each.describe() for each in found], profile_table(found)
 
 
 def _lines() -> list[tuple[str, Callable[[Breakdown], float]]]:

@@ -16,6 +16,7 @@ from octavo.utils.machine import total_memory, usable_cores
 
 READ_BYTES = 512 << 20  # many times a last-level cache
 READ_PASSES = 6
+READ_NOW_BYTES, READ_NOW_PASSES = 128 << 20, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,14 @@ class Machine:
         """The least time for this much work: reading may hide behind arithmetic or the other way around (the roofline model of Williams,
         Waterman and Patterson, 2009)."""
         return max(read_bytes / self.read_bytes_s, int8_ops / self.int8_ops_s + bf16_ops / self.bf16_ops_s)
+
+    def reads_now(self) -> float:
+        """Bytes a second that the threads read at this moment: neighbours on the same memory leave now more and now less."""
+        if not has_native():
+            return _numpy_copy_rate(READ_NOW_BYTES, 1)
+        from octavo import _native
+
+        return float(_native.read_rate(self.threads, "", READ_NOW_BYTES, READ_NOW_PASSES))
 
     def describe(self) -> dict[str, Any]:
         """For the record."""
@@ -88,13 +97,13 @@ def processor() -> str:
     return f"{name} (family {fields['cpu family']}, model {fields['model']})" if "cpu family" in fields and "model" in fields else name
 
 
-def _numpy_copy_rate() -> float:
+def _numpy_copy_rate(size: int = READ_BYTES, passes: int = READ_PASSES) -> float:
     import numpy as np
 
-    source = np.ones(READ_BYTES // 2, np.uint8)
+    source = np.ones(size // 2, np.uint8)
     target = np.empty_like(source)
     # A copy reads and writes.
-    return 2 * source.nbytes / _best(lambda: np.copyto(target, source))
+    return 2 * source.nbytes / _best(lambda: np.copyto(target, source), passes)
 
 
 def _numpy_product_rate() -> float:
@@ -105,9 +114,9 @@ def _numpy_product_rate() -> float:
     return 2 * 1024**3 / _best(lambda: a @ b)
 
 
-def _best(work: Any) -> float:
+def _best(work: Any, passes: int = READ_PASSES) -> float:
     times = []
-    for _ in range(READ_PASSES):
+    for _ in range(passes):
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)
