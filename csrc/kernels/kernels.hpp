@@ -121,8 +121,8 @@ struct Kernels {
   // How many values exceed `floor`.
   std::size_t (*count_above)(const float* x, std::size_t count, float floor);
 
-  // The sum of the values below `ceiling`, in float64: exact for whole numbers.
-  double (*sum_below)(const float* x, std::size_t count, float ceiling);
+  // The sum of the values below `ceiling`, none of them negative, in float32: to within count · 2^-24 of itself.
+  float (*sum_below)(const float* x, std::size_t count, float ceiling);
 
   // Values of at least `floor` with their indices, in order, and how many there are. Both targets have room for count + 16.
   std::size_t (*pick_at_least)(const float* x, std::size_t count, float floor, float* values, std::int32_t* ids);

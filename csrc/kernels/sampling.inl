@@ -8,15 +8,22 @@ template <std::size_t Count>
 OCTAVO_INLINE void exp_negative(Floats (&x)[Count]) {
   const Floats low = splat(-87.0f), magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to a whole number, in the low bits
   constexpr float kFactors[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
-  Floats part[Count], y[Count];
-  Ints power[Count];
+  Floats part[Count], y[Count], power[Count];
 #pragma GCC unroll 8
   for (std::size_t i = 0; i < Count; ++i) {
+#if defined(__AVX512F__)
+    const Floats bounded = x[i];  // what comes of one below is nothing that is kept
+#else
     const Floats bounded = x[i] < low ? low : x[i];
+#endif
     const Floats shifted = fma(bounded, splat(1.44269504088896341f), magic);
     const Floats whole = shifted - magic;
     part[i] = fma(whole, splat(2.12194440e-4f), fma(whole, splat(-0.693359375f), bounded));
-    power[i] = ((Ints)shifted - (Ints)magic + 127) << 23;
+#if defined(__AVX512F__)
+    power[i] = whole;
+#else
+    power[i] = (Floats)(((Ints)shifted - (Ints)magic + 127) << 23);
+#endif
     y[i] = splat(1.9875691500e-4f);
   }
 #pragma GCC unroll 8
@@ -27,7 +34,12 @@ OCTAVO_INLINE void exp_negative(Floats (&x)[Count]) {
 #pragma GCC unroll 8
   for (std::size_t i = 0; i < Count; ++i) {
     y[i] = fma(y[i], part[i] * part[i], part[i]) + 1.0f;
-    x[i] = x[i] < low ? Floats{} : y[i] * (Floats)power[i];
+#if defined(__AVX512F__)
+    const __mmask16 kept = _mm512_cmp_ps_mask((__m512)x[i], (__m512)low, _CMP_NLT_UQ);
+    x[i] = (Floats)_mm512_maskz_scalef_ps(kept, (__m512)y[i], (__m512)power[i]);
+#else
+    x[i] = x[i] < low ? Floats{} : y[i] * power[i];
+#endif
   }
 }
 
@@ -144,15 +156,19 @@ static double weigh_row(const float* x, std::size_t count, float top, float temp
   return weigh_runs<true>(x, count, top, temperature, min_p, scale, weights, sums);
 }
 
-static double sum_below(const float* x, std::size_t count, float ceiling) {
-  LaneSums mass;
+static float sum_below(const float* x, std::size_t count, float ceiling) {
+  // Four sums, so that their latencies overlap.
+  Floats mass[4] = {};
   std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const Floats part = load<Floats>(x + i);
-    add_lanes(mass, part < ceiling ? part : Floats{});
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < 4; ++k) {
+      const Floats part = load<Floats>(x + i + k * kLanes);
+      mass[k] += part < ceiling ? part : Floats{};
+    }
   }
-  double total = total_of(mass);
-  for (; i < count; ++i) total += x[i] < ceiling ? static_cast<double>(x[i]) : 0.0;
+  float total = sum_lanes((mass[0] + mass[1]) + (mass[2] + mass[3]));
+  for (; i < count; ++i) total += x[i] < ceiling ? x[i] : 0.0f;
   return total;
 }
 
@@ -187,13 +203,32 @@ static std::size_t pick_at_least(const float* x, std::size_t count, float floor,
 #if defined(__AVX512F__)
   // Compressing into memory takes Zen 4 a hundred times as long as into a register.
   __m512i here = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  for (; i + 16 <= count; i += 16, here = _mm512_add_epi32(here, _mm512_set1_epi32(16))) {
-    const __m512 part = _mm512_loadu_ps(x + i);
-    const __mmask16 mask = _mm512_cmp_ps_mask(part, _mm512_set1_ps(floor), _CMP_GE_OQ);
-    if (mask == 0) continue;
+  const __m512 least = _mm512_set1_ps(floor);
+  const auto take = [&](__mmask16 mask, __m512 part) {
     _mm512_storeu_ps(values + found, _mm512_maskz_compress_ps(mask, part));
     _mm512_storeu_si512(ids + found, _mm512_maskz_compress_epi32(mask, here));
     found += static_cast<std::size_t>(__builtin_popcount(mask));
+    here = _mm512_add_epi32(here, _mm512_set1_epi32(16));
+  };
+  // Four vectors have one branch, as whether a single one holds something can seldom be foretold.
+  for (; i + 64 <= count; i += 64) {
+    __m512 parts[4];
+    __mmask16 masks[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      parts[v] = _mm512_loadu_ps(x + i + 16 * v);
+      masks[v] = _mm512_cmp_ps_mask(parts[v], least, _CMP_GE_OQ);
+    }
+    if ((masks[0] | masks[1] | masks[2] | masks[3]) == 0) {
+      here = _mm512_add_epi32(here, _mm512_set1_epi32(64));
+      continue;
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) take(masks[v], parts[v]);
+  }
+  for (; i + 16 <= count; i += 16) {
+    const __m512 part = _mm512_loadu_ps(x + i);
+    take(_mm512_cmp_ps_mask(part, least, _CMP_GE_OQ), part);
   }
 #elif defined(__AVX2__)
   for (; i + 8 <= count; i += 8) {

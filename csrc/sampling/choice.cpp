@@ -15,6 +15,9 @@ __extension__ using Wide = unsigned __int128;
 
 constexpr std::size_t kMassBins = 2048;
 
+// So many weights are sorted sooner than they are cut by their bits.
+constexpr std::size_t kFew = 96;
+
 // The whole numbers below `total` in proportion to 64 random bits.
 std::int64_t scaled(std::uint64_t bits, std::int64_t total) {
   return static_cast<std::int64_t>(static_cast<Wide>(bits) * static_cast<Wide>(total) >> 64);
@@ -33,6 +36,17 @@ struct Nucleus {
 // the floats, ten or eleven at a time: O(count) whatever the weights. `left` takes those that share the bits so far.
 Nucleus nucleus_of(const float* weights, std::size_t count, std::int64_t wanted, std::vector<std::int64_t>& mass,
                    std::vector<float>& left) {
+  if (count <= kFew) {
+    std::copy_n(weights, count, left.begin());
+    std::sort(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(count), std::greater<>());
+    Nucleus nucleus{left[0], 0, 0};
+    for (std::size_t i = 0; nucleus.total < wanted; ++i) {
+      nucleus.equal = left[i] == nucleus.lowest ? nucleus.equal + 1 : 1;
+      nucleus.lowest = left[i];
+      nucleus.total += whole(left[i]);
+    }
+    return nucleus;
+  }
   std::uint32_t prefix = 0;
   std::int64_t above = 0;
   constexpr struct {
@@ -60,13 +74,16 @@ Nucleus nucleus_of(const float* weights, std::size_t count, std::int64_t wanted,
   return {lowest, equal, above + equal * each};
 }
 
-// The highest floor that some halvings find between `low` and `high`, in the order of floats, below which at most `spare` of the weights lies.
-float raised_floor(const Kernels& kernels, const float* weights, std::size_t count, float low, float high, double spare) {
+// The highest floor that some halvings find between `low` and `high`, in the order of floats, above which the weights hold `wanted`, which
+// they all together do. The sums on the way are rough: what they may be off by is taken as lost.
+float raised_floor(const Kernels& kernels, const float* weights, std::size_t count, float low, float high, std::int64_t wanted) {
   constexpr int kHalvings = 6;
+  const double least = 1.0 - 0x1p-23 * static_cast<double>(count), most = 1.0 + 0x1p-23 * static_cast<double>(count);
+  const double spare = kernels.sum_below(weights, count, std::numeric_limits<float>::infinity()) * least - static_cast<double>(wanted);
   auto fits = std::bit_cast<std::uint32_t>(low), above = std::bit_cast<std::uint32_t>(high);
   for (int i = 0; i < kHalvings; ++i) {
     const std::uint32_t middle = fits + (above - fits) / 2;
-    (kernels.sum_below(weights, count, std::bit_cast<float>(middle)) <= spare ? fits : above) = middle;
+    (kernels.sum_below(weights, count, std::bit_cast<float>(middle)) * most <= spare ? fits : above) = middle;
   }
   return std::bit_cast<float>(fits);
 }
@@ -125,9 +142,7 @@ std::size_t draw(const Kernels& kernels, const Weights& weights, double top_p, s
   const auto floor = static_cast<float>(tail);
   const std::size_t picked = kernels.pick_at_least(weights.values, weights.count, floor, scratch.values.data(), scratch.ids.data());
   // Of thousands of weights a nucleus often holds some dozens. Passes that whole vectors make leave few for those that they can't.
-  const double rest = kernels.sum_below(scratch.values.data(), picked, std::numeric_limits<float>::infinity());
-  const double spare = rest - static_cast<double>(wanted);
-  const float raised = raised_floor(kernels, scratch.values.data(), picked, floor, static_cast<float>(weights.total), spare);
+  const float raised = raised_floor(kernels, scratch.values.data(), picked, floor, static_cast<float>(weights.total), wanted);
   const std::size_t count = kernels.pick_at_least(scratch.values.data(), picked, raised, scratch.nearer.data(), scratch.places.data());
   const Nucleus nucleus = nucleus_of(scratch.nearer.data(), count, wanted, scratch.mass, scratch.order);
   std::int64_t left = scaled(bits, nucleus.total), equal = nucleus.equal;

@@ -52,13 +52,8 @@ def run_latency(config: EngineConfig, options: LatencyOptions, *, quiet: bool = 
         _check_room(session, options)
         tables = [machine.table(), session.table()]
         results: dict[str, Any] = {"model": session.describe()}
-        for name, part in (
-            ("stream", _stream),
-            ("prefill", _prefill),
-            ("context", _context),
-            ("breakdown", _breakdowns),
-            ("native", _native),
-        ):
+        parts = {"stream": _stream, "prefill": _prefill, "context": _context, "breakdown": _breakdowns, "native": _native}
+        for name, part in parts.items():
             found = part(session, machine, options)
             if found is not None:
                 results[name], table = found
@@ -70,9 +65,15 @@ Part = tuple[Any, Table] | None
 
 
 def measure_stream(
-    session: Session, input_len: int, output_len: int, iterations: int, warmup: int, seed: int, before: Callable[[], None] = lambda: None
+    session: Session,
+    input_len: int,
+    output_len: int,
+    iterations: int,
+    warmup: int,
+    seed: int,
+    before: Callable[[], None] = lambda: None,
 ) -> Stream:
-    """One request at a time, each with a prompt of its own, and `before()` before each. `output_len` 1 has no further tokens: `tpot` is NaN."""
+    """One request at a time, each with a prompt of its own, after `before()`. `output_len` 1 has no further tokens: `tpot` is NaN."""
     asks = random_asks(warmup + iterations, input_len, output_len, vocab_size=session.info.vocab_size, seed=seed).asks
     times = []
     for ask in asks:
@@ -131,18 +132,8 @@ def _stream(session: Session, machine: Machine, options: LatencyOptions) -> Part
         number(reads_meanwhile / 1e9),
         percent(found["share_of_reads_meanwhile"]),
     ]
-    heads = [
-        "prompt + output",
-        "TTFT ms",
-        "TPOT ms",
-        "tokens/s",
-        "GB/s",
-        "GOP/s",
-        "limit tokens/s",
-        "of limit",
-        "reads then GB/s",
-        "of that",
-    ]
+    heads = ["prompt + output", "TTFT ms", "TPOT ms", "tokens/s", "GB/s", "GOP/s", "limit tokens/s", "of limit"]
+    heads += ["reads then GB/s", "of that"]
     note = "limit: the weights read once a token, at the best rate seen; reads then: the rate just before each request, the median"
     return found, Table("One stream", heads, [row], note)
 

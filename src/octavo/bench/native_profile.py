@@ -65,7 +65,5 @@ def profile_table(profiles: list[NativeProfile]) -> Table:
         [name, *(cell for value, each in zip(values, profiles, strict=True) for cell in (number(value * 1e6), percent(value / each.total)))]
         for name, values in lines
     ]
-    heads = ["µs of a thread"] + [
-        head for each in profiles for head in (f"{each.requests} requests" if each.requests > 1 else "1 request", "%")
-    ]
+    heads = ["µs of a thread"] + [head for each in profiles for head in (f"{each.requests} at once", "%")]
     return Table("The native call of a step, by operation", heads, rows, "waiting: at barriers, for the slowest thread")

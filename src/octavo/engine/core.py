@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from octavo._version import __version__
 from octavo.config.engine import EngineConfig
@@ -22,6 +22,9 @@ from octavo.protocol.vocabulary import Vocabulary
 from octavo.protocol.wire import BlocksPage, EngineInfo, EngineOutput, EngineRequest, EngineStats
 from octavo.scheduling.scheduler import Scheduler
 from octavo.utils.machine import available_memory, total_memory
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Before the first step there is nothing to end but the engine.
 OUT_OF_MEMORY = "the machine is out of memory: lower gpu_memory_utilization or max_model_len, or serve a smaller or quantized model"
@@ -86,21 +89,17 @@ class EngineCore:
     def step(self) -> list[EngineOutput]:
         """Computes one step and says what came of it. An error on the way ends every request of the step (`lost`), or, while a step is
         planned or taken in, every request that there is, as no account can be trusted then; the engine can go on."""
-        with self._or_start_over():
-            plan = self._scheduler.schedule()
+        plan = self._or_start_over(self._scheduler.schedule)
         try:
             result = self._executor.run(plan)
         except BaseException:
-            with self._or_start_over():
-                self.lost = self._scheduler.abandon()
+            self.lost = self._or_start_over(self._scheduler.abandon)
             raise
-        with self._or_start_over():
-            return self._scheduler.update(plan, result)
+        return self._or_start_over(self._scheduler.update, plan, result)
 
-    @contextmanager
-    def _or_start_over(self) -> Iterator[None]:
+    def _or_start_over(self, account: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            yield
+            return account(*args, **kwargs)
         except BaseException:
             self.lost = self._scheduler.start_over()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.backends.base import StepInputs
 from octavo.worker.request import WorkerRequest
@@ -17,12 +18,13 @@ def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size
     """Lays out each request's next `count` tokens, in order, the first `cached` of which are not written; a request whose last known token
     is among them gets a row of logits, unless its hidden states are wanted, and so do tokens before one of a prompt whose logprobs are
     wanted."""
-    # Lists, each made an array once: a step of one token pays for every call of numpy, whose code has left the caches since the last step.
+    # Lists, made one array at the end: a step of one token pays for every call of numpy, whose code has left the caches meanwhile.
     token_ids: list[int] = []
     hidden_rows: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    starts, lengths, tables = [0], [], []
+    starts, lengths = [0], []
+    tables: list[npt.NDArray[np.int32]] = []
     logit_rows: list[int] = []
     for request, count, cached in scheduled:
         first, last = request.num_computed, request.num_computed + count
@@ -47,16 +49,26 @@ def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size
         tables.append(request.block_ids.view)
         if last == len(request.token_ids) and request.pool is None:
             logit_rows.append(len(token_ids) - 1)
-    block_tables = np.full((len(tables), max(map(len, tables))), -1, np.int32)
-    for row, table in enumerate(tables):
-        block_tables[row, : len(table)] = table
+    numbers = np.array(token_ids + positions + starts + lengths + logit_rows + hidden_rows, np.int32)
+    tokens, sequences = len(token_ids), len(lengths)
+    after = 2 * tokens + 2 * sequences + 1
     return StepInputs(
-        token_ids=np.array(token_ids, np.int32),
-        positions=np.array(positions, np.int32),
+        token_ids=numbers[:tokens],
+        positions=numbers[tokens : 2 * tokens],
         slot_mapping=np.array(slots, np.int64),
-        query_starts=np.array(starts, np.int32),
-        sequence_lengths=np.array(lengths, np.int32),
-        block_tables=block_tables,
-        logit_rows=np.array(logit_rows, np.int32),
-        hidden_rows=np.array(hidden_rows, np.int32),
+        query_starts=numbers[2 * tokens : after - sequences],
+        sequence_lengths=numbers[after - sequences : after],
+        block_tables=_padded(tables),
+        logit_rows=numbers[after : after + len(logit_rows)],
+        hidden_rows=numbers[after + len(logit_rows) :],
     )
+
+
+def _padded(tables: list[npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
+    """The tables as rows, with −1 beyond their ends."""
+    if len(tables) == 1:
+        return tables[0].reshape(1, -1)
+    padded = np.full((len(tables), max(map(len, tables))), -1, np.int32)
+    for row, table in enumerate(tables):
+        padded[row, : len(table)] = table
+    return padded

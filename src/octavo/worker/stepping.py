@@ -15,7 +15,7 @@ from octavo.structured_output.matcher import Words, mask_words
 from octavo.worker.masks import PendingMasks
 from octavo.worker.sampler import Sampled, SampleFailed, Sampler, SamplingRow, failed
 
-_NO_CHANGES = np.empty(0, np.int32)
+_NO_CHANGES, _NO_BIASES, _NO_MASKS = np.empty(0, np.int32), np.empty(0, np.float32), np.empty((0, 0), np.int32)
 
 
 class Stepper(Protocol):
@@ -69,6 +69,8 @@ def pack(rows: Sequence[SamplingRow], vocab_size: int) -> SamplingInputs:
     """The rows as a program takes them."""
     records = np.frombuffer(bytearray().join([row.record or _record(row) for row in rows]), ROW)
     records["position"] = [row.position for row in rows]
+    if not any(row.given >= 0 or row.changes_logits for row in rows):
+        return SamplingInputs(records, _NO_CHANGES, _NO_CHANGES, _NO_CHANGES, _NO_BIASES, _NO_MASKS)
     records["given"] = [row.given for row in rows]
     ids: list[npt.NDArray[np.int32] | npt.NDArray[np.int64]] = []
     counts: list[npt.NDArray[np.int32] | npt.NDArray[np.float32]] = []
@@ -140,7 +142,7 @@ def _record(row: SamplingRow) -> bytes:
     record["repetition"] = sampling.repetition_penalty
     record["frequency"], record["presence"] = sampling.frequency_penalty, sampling.presence_penalty
     record["biases"] = len(sampling.logit_bias or ())
-    record["mask"] = -1
+    record["mask"] = record["given"] = -1
     record["logprobs"] = -1 if sampling.logprobs is None else min(sampling.logprobs, 2**31 - 1) if sampling.logprobs >= 0 else 2**31 - 1
     row.record = record.tobytes()
     return row.record
