@@ -312,6 +312,7 @@ NB_MODULE(_native, module) {
       .def("read_block", &BoundProgram::read_block)
       .def("write_block", &BoundProgram::write_block)
       .def("share_prefixes", [](BoundProgram& p, bool share) { p->share_prefixes(share); })
+      .def("expect_step", [](BoundProgram& p) { p->team().expect_run(); })
       .def("profile", [](BoundProgram& p, bool on) { p->profile(on); })
       .def("profiled",
            [](BoundProgram& p) {

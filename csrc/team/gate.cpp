@@ -41,20 +41,28 @@ void Gate::set(std::uint32_t value) {
   if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_all(value_);
 }
 
+void Gate::nudge() {
+  if (sleepers_.load(std::memory_order_relaxed) != 0) wake_all(value_);
+}
+
 std::uint32_t Gate::wait(std::uint32_t old, std::uint32_t spin_nanoseconds) {
   std::uint32_t now = value_.load(std::memory_order_acquire);
-  if (now != old) return now;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(spin_nanoseconds);
-  do {
-    for (int i = 0; i < 16; ++i) {
-      pause();
-      now = value_.load(std::memory_order_acquire);
-      if (now != old) return now;
-    }
-  } while (std::chrono::steady_clock::now() < until);
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  while ((now = value_.load(std::memory_order_seq_cst)) == old) sleep_while(value_, old);
-  sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  while (now == old) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(spin_nanoseconds);
+    do {
+      for (int i = 0; i < 16; ++i) {
+        pause();
+        now = value_.load(std::memory_order_acquire);
+        if (now != old) return now;
+      }
+    } while (std::chrono::steady_clock::now() < until);
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    // Who is woken without a change was nudged, or interrupted, and stays awake for a while once more.
+    now = value_.load(std::memory_order_seq_cst);
+    if (now == old) sleep_while(value_, old);
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    now = value_.load(std::memory_order_seq_cst);
+  }
   return now;
 }
 

@@ -16,6 +16,9 @@ class Gate {
   // Changes the value and wakes all who sleep. What the caller wrote before is seen by those who leave `wait`.
   void set(std::uint32_t value);
 
+  // Wakes all who sleep, though nothing has changed: it will soon, and until then they spin, as long as if they had just come. A hint.
+  void nudge();
+
   // Returns the value once it differs from `old`. Stays awake for about `spin_nanoseconds`.
   std::uint32_t wait(std::uint32_t old, std::uint32_t spin_nanoseconds);
 

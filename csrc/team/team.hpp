@@ -87,6 +87,11 @@ class Team {
   // Whether members count the time that they wait. Not while a job runs.
   void timed(bool timed) { timed_ = timed; }
 
+  // Says that a run comes within some tens of microseconds: threads that sleep wake up meanwhile.
+  void expect_run() {
+    if (threads_ > 1) start_.nudge();
+  }
+
   // Calls `job` on every thread, the calling one among them as member 0, and returns when all have returned. While it runs the calling
   // thread is pinned like the others; afterwards it may run where it could before. The first exception that leaves `job` on any thread is
   // thrown here, after all have stopped at their next barrier. Throws std::logic_error if the team is running already or after fork().

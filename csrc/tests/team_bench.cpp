@@ -33,11 +33,16 @@ double barrier_nanoseconds(Team& team) {
   return best;
 }
 
-// Median time of an empty run that follows the last by `pause`.
-double run_microseconds(Team& team, std::chrono::microseconds pause) {
+// Median time of an empty run that follows the last by `pause`, and, if `notice` is not 0, by as much on being told that it comes.
+double run_microseconds(Team& team, std::chrono::microseconds pause, std::chrono::microseconds notice = {}) {
   std::vector<double> times;
   for (int i = 0; i < 500; ++i) {
     if (pause.count() > 0) std::this_thread::sleep_for(pause);
+    if (notice.count() > 0) {
+      team.expect_run();
+      for (const auto told = Clock::now(); Clock::now() - told < notice;) {
+      }
+    }
     const auto start = Clock::now();
     team.run([](Member&) {});
     times.push_back(microseconds_since(start));
@@ -60,6 +65,8 @@ int main() {
     std::printf("  barrier                      %8.0f ns\n", barrier_nanoseconds(team));
     std::printf("  run, threads awake           %8.1f us\n", run_microseconds(team, std::chrono::microseconds(0)));
     std::printf("  run, threads asleep          %8.1f us\n", run_microseconds(team, std::chrono::microseconds(500)));
+    const double told = run_microseconds(team, std::chrono::microseconds(500), std::chrono::microseconds(40));
+    std::printf("  asleep, told 40 us before    %8.1f us\n", told);
     const double alone = step_times(team, 5)[2];
     std::printf("  2000 operations of 20 us     %8.1f ms\n", alone);
     for (const int core : {cores.front(), cores.back(), -1}) {

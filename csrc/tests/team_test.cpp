@@ -223,6 +223,25 @@ void idle_teams_sleep() {
   CHECK(cpu_seconds() - before < 0.01);
 }
 
+// Who is told of a run that does not come starts nothing, and sleeps again.
+void notices_start_nothing() {
+  Team team(4);
+  std::vector<int> runs(4 * 16, 0);
+  for (int i = 0; i < 20; ++i) {
+    for (int told = 0; told < i; ++told) team.expect_run();
+    if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    team.run([&](Member& member) { ++runs[at(member.index()) * 16]; });
+    team.expect_run();
+  }
+  for (int index = 0; index < 4; ++index) CHECK(runs[at(index) * 16] == 20);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  team.expect_run();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const double before = cpu_seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK(cpu_seconds() - before < 0.01);
+}
+
 // A thread that is late for long makes the others sleep at the barrier, not spin.
 void long_waits_sleep() {
   Team team(4);
@@ -273,6 +292,7 @@ int main() {
   bad_teams_are_refused();
   pinned_threads_stay();
   idle_teams_sleep();
+  notices_start_nothing();
   long_waits_sleep();
 #if !defined(__SANITIZE_THREAD__)
   forked_children_are_refused();

@@ -105,6 +105,10 @@ class Program(Protocol):
 class SamplingProgram(Program, Protocol):
     """A program that can also sample. What is chosen is defined by octavo.worker.sampler, which samples for the others."""
 
+    def expect_step(self) -> None:
+        """Says that a step comes within some tens of microseconds, so that threads that sleep may wake up meanwhile."""
+        ...
+
     def run_and_sample(self, step: StepInputs, sampling: SamplingInputs) -> SamplingOutputs:
         """Computes one step and chooses a token for each of its `logit_rows`."""
         ...

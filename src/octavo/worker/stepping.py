@@ -56,6 +56,7 @@ class InProgram:
 
     def run(self, step: StepInputs, rows: Sequence[SamplingRow], masks: PendingMasks | None = None) -> list[Sampled | SampleFailed]:
         """Computes one step with its sampling, in one call where no masks are to be waited for in between."""
+        self._program.expect_step()
         if masks is None:
             outputs = self._program.run_and_sample(step, pack(rows, self._vocab_size))
         else:

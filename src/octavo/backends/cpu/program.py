@@ -61,6 +61,10 @@ class CpuProgram:
         instruction set. Raises ValueError for a block out of range, or bytes of another number."""
         self._native.write_block(block_id, content)
 
+    def expect_step(self) -> None:
+        """Wakes threads that have gone to sleep since the last step."""
+        self._native.expect_step()
+
     def run(self, step: StepInputs) -> npt.NDArray[np.float32]:
         """Computes one step without the GIL; logits `[samples, vocab_size]`, which the next run overwrites."""
         logits: npt.NDArray[np.float32] = self._native.run(
