@@ -1,6 +1,7 @@
 // The Python module octavo._native: what octavo.backends.cpu builds programs with. It checks what Python hands over and holds no policy.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -10,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -121,9 +123,9 @@ class BoundProgram {
 
   // The logits [samples drawn from, vocabulary]: a view that the next run overwrites, or leaves behind if it needs more room.
   Logits run(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
-             const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows) {
+             const Integers& sequence_lengths, const Table& block_tables, const std::optional<Table>& window_tables, const Integers& logit_rows) {
     const Turn turn(running_);
-    const StepInputs step = step_of(token_ids, positions, slots, query_starts, sequence_lengths, block_tables, logit_rows);
+    const StepInputs step = step_of(token_ids, positions, slots, query_starts, sequence_lengths, block_tables, window_tables, logit_rows);
     const float* logits = nullptr;
     {
       nb::gil_scoped_release release;
@@ -138,10 +140,11 @@ class BoundProgram {
 
   // A step and its sampling in one call; see SamplingInputs and SamplingResults. `records` holds a SamplingRow for each of logit_rows.
   Results run_and_sample(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
-                         const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows, const Records& records,
+                         const Integers& sequence_lengths, const Table& block_tables, const std::optional<Table>& window_tables,
+                         const Integers& logit_rows, const Records& records,
                          const Integers& ids, const Integers& counts, const Integers& bias_ids, const Floats& biases, const Table& masks) {
     const Turn turn(running_);
-    const StepInputs step = step_of(token_ids, positions, slots, query_starts, sequence_lengths, block_tables, logit_rows);
+    const StepInputs step = step_of(token_ids, positions, slots, query_starts, sequence_lengths, block_tables, window_tables, logit_rows);
     const SamplingInputs sampling = sampling_of(records, ids, counts, bias_ids, biases, masks);
     const SamplingResults* results = nullptr;
     {
@@ -159,14 +162,23 @@ class BoundProgram {
 
   nb::bytes read_block(std::int64_t block) {
     const Turn turn(running_);
-    return nb::bytes(program_.cache().block(block), program_.cache().bytes_per_block(program_.cache().block_size()));
+    const std::vector<BlockPiece> pieces = program_.cache().pieces(block);
+    if (pieces.size() == 1) return nb::bytes(pieces[0].data, pieces[0].size);
+    std::string bytes;
+    for (const BlockPiece& piece : pieces) bytes.append(reinterpret_cast<const char*>(piece.data), piece.size);
+    return nb::bytes(bytes.data(), bytes.size());
   }
 
   void write_block(std::int64_t block, const nb::bytes& bytes) {
     const Turn turn(running_);
-    std::uint8_t* target = program_.cache().block(block);
-    require(bytes.size() == program_.cache().bytes_per_block(program_.cache().block_size()), "a block has another number of bytes");
-    std::memcpy(target, bytes.data(), bytes.size());
+    const std::vector<BlockPiece> pieces = program_.cache().pieces(block);
+    std::size_t size = 0, at = 0;
+    for (const BlockPiece& piece : pieces) size += piece.size;
+    require(bytes.size() == size, "a block has another number of bytes");
+    for (const BlockPiece& piece : pieces) {
+      std::memcpy(piece.data, static_cast<const std::uint8_t*>(bytes.data()) + at, piece.size);
+      at += piece.size;
+    }
   }
 
   Results sample(const GivenLogits& logits, const Records& records, const Integers& ids, const Integers& counts, const Integers& bias_ids,
@@ -185,13 +197,19 @@ class BoundProgram {
 
  private:
   static StepInputs step_of(const Integers& token_ids, const Integers& positions, const Longs& slots, const Integers& query_starts,
-                            const Integers& sequence_lengths, const Table& block_tables, const Integers& logit_rows) {
+                            const Integers& sequence_lengths, const Table& block_tables, const std::optional<Table>& window_tables,
+                            const Integers& logit_rows) {
     StepInputs step{token_ids.shape(0),  sequence_lengths.shape(0), logit_rows.shape(0),     block_tables.shape(1),
                           token_ids.data(),    positions.data(),          slots.data(),            query_starts.data(),
                           sequence_lengths.data(), block_tables.data(),   logit_rows.data()};
     while (step.hidden < step.samples && logit_rows.data()[step.samples - 1 - step.hidden] < 0) ++step.hidden;
     require(positions.shape(0) == step.tokens && slots.shape(0) == step.tokens, "token_ids, positions and slots differ in length");
     require(query_starts.shape(0) == step.sequences + 1 && block_tables.shape(0) == step.sequences, "the sequences differ in number");
+    if (window_tables) {
+      const bool same = window_tables->shape(0) == block_tables.shape(0) && window_tables->shape(1) == block_tables.shape(1);
+      require(same, "the tables of the two kinds of blocks differ in shape");
+      step.window_tables = window_tables->data();
+    }
     return step;
   }
 
@@ -263,7 +281,9 @@ NB_MODULE(_native, module) {
            })
       .def("fill", &BoundProgram::fill)
       .def("add_rope", [](BoundProgram& p, const Floats& frequencies, float scale) { return p->add_rope(copy_of(frequencies), scale); })
-      .def("add_cache_layer", [](BoundProgram& p, std::size_t kv_heads, std::size_t head_dim) { return p->cache().add_layer(kv_heads, head_dim); })
+      .def("add_cache_layer", [](BoundProgram& p, std::size_t kv_heads, std::size_t head_dim,
+                                 bool windowed) { return p->cache().add_layer(kv_heads, head_dim, windowed); },
+           nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("windowed") = false)
       .def(
           "embed",
           [](BoundProgram& p, std::size_t linear, std::size_t target, float scale) { p->add_operation(EmbedOp{linear, target, scale}); },
@@ -293,16 +313,24 @@ NB_MODULE(_native, module) {
       .def(
           "attend",
           [](BoundProgram& p, std::size_t source, std::size_t target, std::size_t layer, std::size_t rope, std::size_t heads,
-             std::size_t window, float scale, float softcap, const std::pair<int, int>& norms, float epsilon) {
+             std::size_t window, float scale, float softcap, const std::pair<int, int>& norms, float epsilon, bool windowed) {
             const auto vector = [](int index) { return index < 0 ? kNoVector : static_cast<std::size_t>(index); };
             const HeadNorms both{vector(norms.first), vector(norms.second), epsilon};
-            p->add_operation(AttendOp{source, target, layer, rope, heads, window, scale, softcap, both});
+            p->add_operation(AttendOp{source, target, layer, rope, heads, window, scale, softcap, both, windowed});
           },
           nb::arg("source"), nb::arg("target"), nb::arg("layer"), nb::arg("rope"), nb::arg("heads"), nb::arg("window"), nb::arg("scale"),
-          nb::arg("softcap") = 0.0f, nb::arg("norms") = std::pair<int, int>(-1, -1), nb::arg("epsilon") = 0.0f)
+          nb::arg("softcap") = 0.0f, nb::arg("norms") = std::pair<int, int>(-1, -1), nb::arg("epsilon") = 0.0f,
+          nb::arg("windowed") = false)
       .def("weights_bytes", [](const BoundProgram& p) { return p.read().weights_bytes(); })
       .def("cache_bytes_per_block", [](const BoundProgram& p, std::size_t block_size) { return p.read().cache().bytes_per_block(block_size); })
-      .def("allocate_cache", [](BoundProgram& p, std::size_t blocks, std::size_t block_size) { p->cache().allocate(blocks, block_size); })
+      .def("cache_bytes_per_window_block",
+           [](const BoundProgram& p, std::size_t block_size) { return p.read().cache().of(true).bytes_per_block(block_size); })
+      .def(
+          "allocate_cache",
+          [](BoundProgram& p, std::size_t blocks, std::size_t block_size, std::size_t window_blocks) {
+            p->cache().allocate(blocks, block_size, window_blocks);
+          },
+          nb::arg("blocks"), nb::arg("block_size"), nb::arg("window_blocks") = 0)
       .def("copy_blocks",
            [](BoundProgram& p, const std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>& copies) {
              std::vector<BlockCopy> list;

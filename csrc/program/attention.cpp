@@ -33,10 +33,11 @@ void Program::turn_head(float* head, const AttendOp& op, std::size_t norm, std::
 
 // Turns and stores what the tokens of a run bring for one KV head: the queries of its group, and its key and value where it has a slot.
 void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_head, const StepInputs& step) {
-  const CacheShape shape = cache_.shape(op.layer);
-  const CacheBlocks<std::uint8_t> blocks = cache_.blocks(op.layer);
+  const CacheShape shape = shape_of(op);
+  const CacheBlocks<std::uint8_t> blocks = caches_.of(op.windowed).blocks(op.layer);
   const std::size_t dim = shape.head_dim, group = op.heads / shape.kv_heads, size = shape.query_bytes();
   std::uint8_t* queries = queries_.data() + kv_head * step.tokens * group * size;
+  const std::int64_t* slots = placement_of(op).slots;
   for (std::size_t token = run.first; token < run.last; ++token) {
     float* row = floats_[op.source].row(token);
     for (std::size_t head = 0; head < group; ++head) {
@@ -44,11 +45,11 @@ void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_
       turn_head(query, op, op.norms.query, token);
       attention().pack_query(query, op.scale * kLog2E, shape, queries + (token * group + head) * size);
     }
-    if (step.slots[token] == kCached) continue;
+    if (slots[token] == kCached) continue;
     float* key = row + (op.heads + kv_head) * dim;
     const float* value = row + (op.heads + shape.kv_heads + kv_head) * dim;
     turn_head(key, op, op.norms.key, token);
-    const auto slot = static_cast<std::size_t>(step.slots[token]);
+    const auto slot = static_cast<std::size_t>(slots[token]);
     std::uint8_t* strip = blocks.block(slot / shape.block_size) + shape.strip_at(kv_head, slot);
     attention().write_cache(key, value, shape, static_cast<int>(slot % kStrip), strip);
   }
@@ -59,24 +60,24 @@ void Program::write_run(const AttendOp& op, const StripRun& run, std::size_t kv_
 KeyRange Program::keys_of(const AttendOp& op, const AttentionPlan& plan, const Place& place, const StepInputs& step) const {
   if (place.tile == nullptr) return {nullptr, 0, 0, 0};
   const std::size_t begin = place.partition * kPartition, seen = first_seen(plan.row_positions[place.tile->first], op.window);
-  return {step.block_tables + place.tile->sequence * step.table_width, place.kv_head, std::max(begin, seen / kStrip * kStrip),
+  return {placement_of(op).tables + place.tile->sequence * step.table_width, place.kv_head, std::max(begin, seen / kStrip * kStrip),
           std::min(place.tile->keys, begin + kPartition)};
 }
 
 // Attends over one partition, and asks for what the thread takes next. `cold` says whether nothing has asked for this one.
 void Program::attend_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,
                                const StepInputs& step, Softmax result) {
-  const CacheShape shape = cache_.shape(op.layer);
+  const CacheShape shape = shape_of(op);
   const TileRange& tile = *place.tile;
   const std::uint8_t* queries = queries_.data() + (place.kv_head * step.tokens * plan.group + tile.first) * shape.query_bytes();
   const QueryTile rows{queries, plan.row_positions.data() + tile.first, static_cast<int>(tile.last - tile.first)};
-  attention().attend(rows, shape, std::as_const(cache_).blocks(op.layer), {keys_of(op, plan, place, step), keys_of(op, plan, next, step), cold},
+  attention().attend(rows, shape, std::as_const(caches_).of(op.windowed).blocks(op.layer), {keys_of(op, plan, place, step), keys_of(op, plan, next, step), cold},
                      {op.window, op.softcap * kLog2E}, result);
   cold = next.tile == nullptr;
 }
 
 void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile, std::size_t kv_head, Softmax result) {
-  const CacheShape shape = cache_.shape(op.layer);
+  const CacheShape shape = shape_of(op);
   for (std::size_t row = tile.first; row < tile.last; ++row) {
     const std::size_t token = row / plan.group, head = kv_head * plan.group + row % plan.group, local = row - tile.first;
     kernels_.normalize(result.output + local * shape.dim_padded(), result.total[local], shape.head_dim,
@@ -87,7 +88,7 @@ void Program::finish_tile(const AttendOp& op, const AttentionPlan& plan, const T
 // Attends over one partition, the one after those that `sum` holds.
 void Program::add_partition(const AttendOp& op, const AttentionPlan& plan, const Place& place, const Place& next, bool& cold,
                             const StepInputs& step, TileSum& sum, Softmax space) {
-  const std::size_t width = cache_.shape(op.layer).dim_padded();
+  const std::size_t width = shape_of(op).dim_padded();
   const int rows = static_cast<int>(place.tile->last - place.tile->first);
   const bool new_span = sum.begun && place.partition % kSpan == 0, begins = !sum.begun || new_span;
   if (new_span) {
@@ -104,7 +105,7 @@ void Program::add_partition(const AttendOp& op, const AttentionPlan& plan, const
 // those of each tile. `after` is what follows.
 void Program::attend_group(const AttendOp& op, const AttentionPlan& plan, const TileGroup& group, std::size_t kv_head, const Place& after,
                            bool& cold, Scratch& scratch, const StepInputs& step) {
-  const std::size_t width = cache_.shape(op.layer).dim_padded(), size = kQueryRows * (2 + width), count = group.tiles.last - group.tiles.first;
+  const std::size_t width = shape_of(op).dim_padded(), size = kQueryRows * (2 + width), count = group.tiles.last - group.tiles.first;
   // What a window leaves of the first partitions is not the same for all.
   const std::size_t shared = op.window == 0 ? group.shared : 0;
   auto* floats = reinterpret_cast<float*>(scratch.softmax.data());
@@ -144,7 +145,7 @@ Place Program::first_place(const AttendOp& op, const AttentionPlan& plan, std::s
 
 // Threads take pieces, and the last of a unit is followed by the merging of all: the same sums as in attend_group.
 void Program::attend_split(const AttendOp& op, const AttentionPlan& plan, Member& member, const StepInputs& step) {
-  const std::size_t size = kQueryRows * (2 + cache_.shape(op.layer).dim_padded());
+  const std::size_t size = kQueryRows * (2 + shape_of(op).dim_padded());
   auto* partials = reinterpret_cast<float*>(partials_.data());
   const Softmax space = softmax_at(reinterpret_cast<float*>(scratch_[static_cast<std::size_t>(member.index())].softmax.data()));
   // The partitions of a piece that the tile sees.
@@ -182,7 +183,7 @@ void Program::attend_split(const AttendOp& op, const AttentionPlan& plan, Member
 
 // Merges the pieces of a unit, span by span, and makes it ready for the next operation.
 void Program::merge_unit(const AttendOp& op, const AttentionPlan& plan, std::size_t unit) {
-  const std::size_t width = cache_.shape(op.layer).dim_padded(), size = kQueryRows * (2 + width);
+  const std::size_t width = shape_of(op).dim_padded(), size = kQueryRows * (2 + width);
   const TileRange& tile = plan.tiles[unit / plan.kv_heads];
   const Range all = partitions_of(op, plan, tile), own = plan.unit_pieces[unit];
   const int rows = static_cast<int>(tile.last - tile.first);
@@ -208,12 +209,12 @@ Range Program::partitions_of(const AttendOp& op, const AttentionPlan& plan, cons
 
 // Asks for the first keys and values that the step's only sequence sees in one head, up to `most` tokens of them.
 void Program::ask_keys(const AttendOp& op, std::size_t kv_head, std::size_t most, const StepInputs& step) const {
-  const CacheShape shape = cache_.shape(op.layer);
-  const CacheBlocks<const std::uint8_t> blocks = cache_.blocks(op.layer);
+  const CacheShape shape = shape_of(op);
+  const CacheBlocks<const std::uint8_t> blocks = caches_.of(op.windowed).blocks(op.layer);
   const auto seen = static_cast<std::size_t>(step.positions[0]) + 1;
   const std::size_t first = first_seen(step.positions[0], op.window) / kStrip * kStrip;
   for (std::size_t token = first; token < std::min(seen, first + most); token += kStrip) {
-    const auto block = static_cast<std::size_t>(step.block_tables[token / shape.block_size]);
+    const auto block = static_cast<std::size_t>(placement_of(op).tables[token / shape.block_size]);
     const std::uint8_t* strip = blocks.block(block) + shape.strip_at(kv_head, token);
     for (std::size_t at = 0; at < shape.strip_bytes(); at += 64) __builtin_prefetch(strip + at, 0, 2);
   }

@@ -88,4 +88,40 @@ std::uint8_t* Cache::block(std::int64_t index) {
   return memory_.data() + static_cast<std::size_t>(index) * bytes_per_block_;
 }
 
+void Caches::allocate(std::size_t num_blocks, std::size_t block_size, std::size_t num_window_blocks) {
+  require(num_window_blocks == 0 || of_[1].layers() != 0, "no layer sees a window where others see everything");
+  apart_ = num_window_blocks != 0;
+  of_[0].allocate(num_blocks, block_size);
+  of_[1].allocate(apart_ ? num_window_blocks : num_blocks, block_size);
+}
+
+void Caches::copy(const std::vector<BlockCopy>& copies) {
+  if (!apart_) {
+    for (Cache& cache : of_) cache.copy(copies);
+    return;
+  }
+  const auto first = static_cast<std::int64_t>(of_[0].num_blocks());
+  std::array<std::vector<BlockCopy>, 2> own;
+  for (const BlockCopy& each : copies) {
+    const bool windowed = is_windowed(each.source);
+    require(windowed == is_windowed(each.destination), "a block is copied to one of other layers");
+    own[windowed ? 1 : 0].push_back(windowed ? BlockCopy{each.source - first, each.destination - first, each.tokens} : each);
+  }
+  for (std::size_t kind = 0; kind < 2; ++kind) of_[kind].copy(own[kind]);
+}
+
+std::vector<BlockPiece> Caches::pieces(std::int64_t index) {
+  const auto piece = [&](bool windowed, std::int64_t local) {
+    Cache& cache = of(windowed);
+    return BlockPiece{cache.block(local), cache.bytes_per_block(cache.block_size())};
+  };
+  if (apart_) {
+    const bool windowed = is_windowed(index);
+    return {piece(windowed, windowed ? index - static_cast<std::int64_t>(of_[0].num_blocks()) : index)};
+  }
+  std::vector<BlockPiece> all = {piece(false, index)};
+  if (of_[1].layers() != 0) all.push_back(piece(true, index));
+  return all;
+}
+
 }  // namespace octavo

@@ -66,7 +66,7 @@ void Program::ask_ahead(Member& member, const StepInputs& step) const {
       ask(vectors_[added->vector].data(), floats_[added->source].width * sizeof(float));
       continue;
     } else if (const auto* attend = std::get_if<AttendOp>(&operations_[i])) {
-      if (step.sequences == 1 && index < cache_.shape(attend->layer).kv_heads) ask_keys(*attend, index, kKeysAhead, step);
+      if (step.sequences == 1 && index < shape_of(*attend).kv_heads) ask_keys(*attend, index, kKeysAhead, step);
       continue;
     } else if (const auto* product = std::get_if<ProductOp>(&operations_[i])) {
       linear = product->parts[0].linear;

@@ -20,7 +20,7 @@ Program::Program(std::size_t vocabulary, int threads, std::vector<int> cores, co
       team_(std::make_unique<Team>(threads, std::move(cores))),
       sampler_(vocabulary, threads, kernels),
       arenas_(static_cast<std::size_t>(threads)),
-      cache_(cache_type) {
+      caches_(cache_type) {
   scratch_.resize(static_cast<std::size_t>(threads));
 }
 
@@ -155,8 +155,9 @@ void Program::add_operation(Operation operation) {
     same_rows(activations_.at(gated->source).samples, activations_.at(gated->target).samples);
     shared_[gated->target] = true;
   } else if (const auto* attend = std::get_if<AttendOp>(&operation)) {
-    require(attend->layer < cache_.layers(), "attention needs a layer of the cache");
-    const CacheShape layer = cache_.shape(attend->layer);
+    require(attend->layer < caches_.of(attend->windowed).layers(), "attention needs a layer of the cache");
+    require(!attend->windowed || attend->window != 0, "a layer with blocks of its own needs a window");
+    const CacheShape layer = shape_of(*attend);
     require(attend->heads > 0 && attend->heads % layer.kv_heads == 0, "the heads are no multiple of the KV heads");
     require(floats_.at(attend->source).width == (attend->heads + 2 * layer.kv_heads) * layer.head_dim, "attention's source has another width");
     require(floats_.at(attend->target).width == attend->heads * layer.head_dim, "attention's target has another width");
@@ -177,16 +178,23 @@ std::size_t Program::weights_bytes() const {
 }
 
 void Program::check(const StepInputs& step) const {
-  require(cache_.block_size() != 0, "the cache is not allocated");
+  require(caches_.block_size() != 0, "the cache is not allocated");
   require(!operations_.empty() && std::holds_alternative<ProductOp>(operations_.back()), "the last operation must be the logits' product");
+  require(caches_.apart() == (step.window_tables != nullptr), "there are tables of two kinds where the blocks are of one, or the other way round");
+  check_step(step, vocabulary_, caches_.of(false).num_blocks(), caches_.block_size(), window_of(false));
+  if (caches_.apart()) check_tables(step, step.window_tables, caches_.of(true).num_blocks(), caches_.block_size(), window_of(true));
+}
+
+// How far back any layer sees that has blocks of this kind; 0 for all.
+std::size_t Program::window_of(bool windowed) const {
   std::size_t window = 0;
   for (const Operation& operation : operations_) {
     const auto* attend = std::get_if<AttendOp>(&operation);
-    if (attend == nullptr) continue;
-    window = attend->window == 0 ? 0 : std::max(window, attend->window);
-    if (window == 0) break;
+    if (attend == nullptr || (caches_.apart() && attend->windowed != windowed)) continue;
+    if (attend->window == 0) return 0;
+    window = std::max(window, attend->window);
   }
-  check_step(step, vocabulary_, cache_.num_blocks(), cache_.block_size(), window);
+  return window;
 }
 
 const ProductOp& Program::logits_product() const { return std::get<ProductOp>(operations_.back()); }
@@ -261,17 +269,22 @@ void Program::prepare(const StepInputs& step) {
     cosines_[rope].reserve(bytes);
     sines_[rope].reserve(bytes);
   }
+  placements_.fill({step.block_tables, step.slots});
+  if (caches_.apart()) {
+    window_slots_ = window_slots(step, caches_.block_size());
+    placements_[1] = {step.window_tables, window_slots_.data()};
+  }
   runs_ = strip_runs(step);
   plans_.clear();
   std::size_t query_bytes = 0, partial_floats = 0, scratch_floats = 0;
   for (const Operation& operation : operations_) {
     const auto* op = std::get_if<AttendOp>(&operation);
     if (op == nullptr) continue;
-    const CacheShape shape = cache_.shape(op->layer);
+    const CacheShape shape = shape_of(*op);
     const std::size_t group = op->heads / shape.kv_heads;
     const auto fits = [&](const AttentionPlan& plan) { return plan.kv_heads == shape.kv_heads && plan.group == group; };
     if (std::none_of(plans_.begin(), plans_.end(), fits)) {
-      plans_.push_back(plan_attention(step, cache_.block_size(), group, shape.kv_heads, static_cast<std::size_t>(team_->size()), share_prefixes_));
+      plans_.push_back(plan_attention(step, caches_.block_size(), group, shape.kv_heads, static_cast<std::size_t>(team_->size()), share_prefixes_));
     }
     const AttentionPlan& plan = plan_of(*op);
     query_bytes = std::max(query_bytes, op->heads * step.tokens * shape.query_bytes());
@@ -285,7 +298,7 @@ void Program::prepare(const StepInputs& step) {
 }
 
 const AttentionPlan& Program::plan_of(const AttendOp& op) const {
-  const std::size_t kv_heads = cache_.shape(op.layer).kv_heads;
+  const std::size_t kv_heads = shape_of(op).kv_heads;
   return *std::find_if(plans_.begin(), plans_.end(), [&](const AttentionPlan& plan) {
     return plan.kv_heads == kv_heads && plan.group * kv_heads == op.heads;
   });

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -76,6 +77,7 @@ struct AttendOp {
   float scale;
   float softcap = 0.0f;  // of the scores; 0 for none
   HeadNorms norms = {};
+  bool windowed = false;  // which of the caches has the layer
 };
 using Operation = std::variant<EmbedOp, GatherOp, NormOp, AddNormOp, ConvertOp, ProductOp, GatedOp, AttendOp>;
 
@@ -135,8 +137,8 @@ class Program {
 
   std::size_t weights_bytes() const;
   // Keys and values; layers are added to it, and it is allocated, before the first step.
-  Cache& cache() { return cache_; }
-  const Cache& cache() const { return cache_; }
+  Caches& cache() { return caches_; }
+  const Caches& cache() const { return caches_; }
 
   // Runs one step; the result is [samples that are drawn from][vocabulary] floats, valid until the next run. Whoever looks at them for longer holds
   // `logits_memory`: the next run may overwrite them, but does not free them then.
@@ -174,6 +176,7 @@ class Program {
   Linear& make_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias);
   void prepare(const StepInputs& step);
   void check(const StepInputs& step) const;
+  std::size_t window_of(bool windowed) const;
   const float* logits();
   const ProductOp& logits_product() const;
   void keep_hidden(const StepInputs& step);
@@ -213,7 +216,10 @@ class Program {
   Range partitions_of(const AttendOp& op, const AttentionPlan& plan, const TileRange& tile) const;
   const AttentionPlan& plan_of(const AttendOp& op) const;
   void fill_rope(std::size_t index, Member& member, const StepInputs& step);
-  const AttentionKernels& attention() const { return kernels_.attention[static_cast<std::size_t>(cache_.type())]; }
+  const AttentionKernels& attention() const { return kernels_.attention[static_cast<std::size_t>(caches_.type())]; }
+  CacheShape shape_of(const AttendOp& op) const { return caches_.of(op.windowed).shape(op.layer); }
+  const Placement& placement_of(const AttendOp& op) const { return placements_[op.windowed ? 1 : 0]; }
+
 
   std::size_t vocabulary_;
   const Kernels& kernels_;
@@ -226,13 +232,15 @@ class Program {
   std::vector<Arena> arenas_;  // one for each region
   std::vector<Linear> linears_;
   std::vector<Rope> ropes_;
-  Cache cache_;
+  Caches caches_;
   bool share_prefixes_ = true;
   std::vector<Operation> operations_;
   std::vector<Scratch> scratch_;
   Profile profile_;  // empty unless steps are timed
 
   // Of the step that runs.
+  std::array<Placement, 2> placements_{};
+  std::vector<std::int64_t> window_slots_;
   std::vector<StripRun> runs_;
   std::vector<float> hidden_;
   std::vector<AttentionPlan> plans_;

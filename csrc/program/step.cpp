@@ -14,6 +14,31 @@ void require(bool condition, const char* message) {
 
 }  // namespace
 
+void check_tables(const StepInputs& step, const std::int32_t* tables, std::size_t num_blocks, std::size_t block_size, std::size_t window) {
+  for (std::size_t s = 0; s < step.sequences; ++s) {
+    const auto length = static_cast<std::size_t>(step.sequence_lengths[s]);
+    const auto count = static_cast<std::size_t>(step.query_starts[s + 1] - step.query_starts[s]);
+    const std::size_t before = length - count + 1;
+    const std::size_t passed = window == 0 || before <= window ? 0 : (before - window) / block_size;  // blocks that no token sees
+    for (std::size_t block = passed; block * block_size < length; ++block) {
+      const std::int32_t id = tables[s * step.table_width + block];
+      require(id >= 0 && static_cast<std::size_t>(id) < num_blocks, "a block id is out of range");
+    }
+  }
+}
+
+std::vector<std::int64_t> window_slots(const StepInputs& step, std::size_t block_size) {
+  std::vector<std::int64_t> slots(step.slots, step.slots + step.tokens);
+  for (std::size_t s = 0; s < step.sequences; ++s) {
+    const std::int32_t* table = step.window_tables + s * step.table_width;
+    for (auto token = static_cast<std::size_t>(step.query_starts[s]); token < static_cast<std::size_t>(step.query_starts[s + 1]); ++token) {
+      const auto position = static_cast<std::size_t>(step.positions[token]);
+      if (slots[token] != kCached) slots[token] = static_cast<std::int64_t>(static_cast<std::size_t>(table[position / block_size]) * block_size + position % block_size);
+    }
+  }
+  return slots;
+}
+
 void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_blocks, std::size_t block_size, std::size_t window) {
   require(step.tokens > 0 && step.sequences > 0, "a step needs tokens");
   require(step.query_starts[0] == 0, "query_starts must begin at 0");
@@ -25,12 +50,12 @@ void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_
     const auto length = static_cast<std::size_t>(std::max(step.sequence_lengths[s], 0));
     require(length >= last - first, "a sequence is shorter than its tokens in the step");
     require((length + block_size - 1) / block_size <= step.table_width, "a block table is too short for its sequence");
+  }
+  check_tables(step, step.block_tables, num_blocks, block_size, window);
+  for (std::size_t s = 0; s < step.sequences; ++s) {
+    const auto first = static_cast<std::size_t>(step.query_starts[s]), last = static_cast<std::size_t>(step.query_starts[s + 1]);
+    const auto length = static_cast<std::size_t>(step.sequence_lengths[s]);
     const std::int32_t* table = step.block_tables + s * step.table_width;
-    const std::size_t before = length - (last - first) + 1;
-    const std::size_t passed = window == 0 || before <= window ? 0 : (before - window) / block_size;  // blocks that no token sees
-    for (std::size_t block = passed; block * block_size < length; ++block) {
-      require(table[block] >= 0 && static_cast<std::size_t>(table[block]) < num_blocks, "a block id is out of range");
-    }
     for (std::size_t token = first; token < last; ++token) {
       const std::size_t position = length - (last - token);
       require(step.positions[token] >= 0 && static_cast<std::size_t>(step.positions[token]) == position,

@@ -27,6 +27,8 @@ struct StepInputs {
   const std::int32_t* block_tables;      // [sequences][table_width], −1 beyond a sequence's end, and for what it has given back
   const std::int32_t* logit_rows;        // [samples], the last `hidden` of them as ~row
   std::size_t hidden = 0;                // samples, the last ones, whose hidden state is wanted and no logits
+  // Like block_tables, of the layers with blocks of their own, if there are any: by their number among these.
+  const std::int32_t* window_tables = nullptr;
 
   std::size_t drawn() const { return samples - hidden; }
   std::size_t row_of(std::size_t sample) const {
@@ -49,6 +51,12 @@ struct TileRange {
 
 struct Range {
   std::size_t first, last;
+};
+
+// Where the tokens of a step lie in one of the caches.
+struct Placement {
+  const std::int32_t* tables;  // [sequences][table_width]
+  const std::int64_t* slots;   // [tokens]
 };
 
 // Partitions that are merged with one another before they are merged with others, counted from a sequence's start: always the same tree of
@@ -88,6 +96,12 @@ struct AttentionPlan {
 // Checks the step against what the program holds: every index in range, so that no input can reach beyond a buffer. No layer sees further
 // back than `window` tokens; 0 for all. Throws std::invalid_argument.
 void check_step(const StepInputs& step, std::size_t vocabulary, std::size_t num_blocks, std::size_t block_size, std::size_t window);
+
+// The same of the blocks of one kind of layers, which see no further back than `window`.
+void check_tables(const StepInputs& step, const std::int32_t* tables, std::size_t num_blocks, std::size_t block_size, std::size_t window);
+
+// The slots that window_tables give the tokens of a step; kCached where the step says so.
+std::vector<std::int64_t> window_slots(const StepInputs& step, std::size_t block_size);
 
 std::vector<StripRun> strip_runs(const StepInputs& step);
 

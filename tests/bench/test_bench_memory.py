@@ -167,3 +167,4 @@ def test_the_paged_cache_of_a_windowed_model_keeps_the_window(config):
     trace = make_trace("log-normal", 64, info, config, MemoryOptions(num_prompts=3))
     assert trace.manager("paged").window == Window(40, config.scheduler.max_num_batched_tokens)
     assert trace.manager("maximum").window is trace.manager("buddies").window is None
+    assert trace.total_blocks == trace.num_blocks

@@ -186,9 +186,7 @@ def test_a_pool_that_holds_the_window_bounds_no_length() -> None:
     assert windowed(blocks=7).max_model_len == 7 * 16
 
 
-@pytest.mark.parametrize(
-    ("windows", "widest"), [([], None), ([None], None), ([8], 8), ([8, 32, 8], 32), ([8, None], None), ([None, 8], None)]
-)
+@pytest.mark.parametrize(("windows", "widest"), [([], None), ([None], None), ([8], 8), ([8, 32, 8], 32), ([8, None, 4], 8), ([None, 8], 8)])
 def test_the_widest_window_of_the_layers_counts(windows: list[int | None], widest: int | None) -> None:
     assert widest_window(CacheLayer(1, 8, window) for window in windows) == widest
 
@@ -223,3 +221,52 @@ def test_options_of_swapping() -> None:
     with pytest.raises(ConfigError, match="swap_space: must be from 0 to"):
         CacheConfig(swap_space=-1)
     assert CacheConfig(swap_space="1.5GiB").swap_space == 3 << 29  # type: ignore[arg-type]
+
+
+# --- layers of two kinds
+
+
+def mixed(
+    *, blocks: int | None = None, seats: int = 4, caching: bool = False, budget: int | None = None, longest: int | None = None
+) -> PoolSize:
+    """A third of a block of all layers is of those that see 100 tokens."""
+    config = EngineConfig(
+        model=ModelConfig("m", max_model_len=longest),
+        cache=CacheConfig(num_blocks_override=blocks, enable_prefix_caching=caching, kv_cache_memory=budget),
+        scheduler=SchedulerConfig(max_num_seqs=seats, max_num_batched_tokens=200),
+    )
+    model = replace(MODEL, window=100, kv_bytes_per_block=2 * MIB, kv_bytes_per_window_block=MIB)
+    return size_pool(config, model, 32 * GIB, 30 * GIB)
+
+
+def test_each_kind_has_what_all_seats_can_use() -> None:
+    pool = mixed()
+    assert (pool.num_blocks, pool.num_window_blocks, pool.max_model_len) == (4 * 63, 4 * 20, 1000)
+    assert pool.explanation.startswith(
+        "KV cache: 252 blocks of 16 tokens and 80 for the layers that see 100 tokens, 0.57 GiB of fp8 (all that max_num_seqs 4 can use); "
+        "4.0 requests of the full 1000 tokens fit at once"
+    )
+    # What is to be found again needs blocks of either kind, if there is the memory.
+    assert mixed(caching=True).num_window_blocks == 4 * 63
+
+
+def test_little_memory_goes_to_the_layers_that_see_everything() -> None:
+    # 150 MiB are 50 blocks of all layers; 20 that the only seat can use leave 130 MiB, which are 65.
+    pool = mixed(seats=1, budget=150 * MIB)
+    assert (pool.num_blocks, pool.num_window_blocks) == (63, 20)
+    pool = mixed(seats=2, budget=150 * MIB)
+    assert (pool.num_blocks, pool.num_window_blocks) == (55, 40)
+    # Never fewer than with blocks of all layers.
+    pool = mixed(seats=8, budget=150 * MIB)
+    assert (pool.num_blocks, pool.num_window_blocks) == (50, 50)
+    assert mixed(seats=1, budget=450 * MIB, caching=True).num_window_blocks == 37
+
+
+def test_either_kind_may_bound_the_longest_request() -> None:
+    assert (mixed(blocks=8).num_blocks, mixed(blocks=8).num_window_blocks, mixed(blocks=8).max_model_len) == (8, 8, 128)
+    assert mixed(blocks=7).max_model_len == 112
+    with pytest.raises(ConfigError, match="a request of 1000 tokens needs 63 blocks, but the KV cache has 62"):
+        mixed(blocks=62, longest=1000)
+    assert mixed(blocks=63, longest=1000).max_model_len == 1000
+    with pytest.raises(ConfigError, match="no memory is left for the KV cache"):
+        mixed(budget=MIB)

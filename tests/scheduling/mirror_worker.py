@@ -95,13 +95,20 @@ class Held:
     beam: int | None = None
     block_ids: list[int] = field(default_factory=list)
     first_seen: int = 0
+    window_block_ids: list[int] = field(default_factory=list)
+    first_in_window: int = 0
 
 
 class MirrorWorker:
-    """`memory` is a plain dictionary of every token in every slot of every block. With a `window` the model sees so many tokens back."""
+    """`memory` is a plain dictionary of every token in every slot of every block. With a `window` the model sees so many tokens back; with
+    `num_window_blocks` only a half of it does, which has blocks of its own, and the model sees all."""
 
-    def __init__(self, block_size: int, num_blocks: int, budget: int, max_num_seqs: int, window: int | None = None) -> None:
-        self.window = window
+    def __init__(
+        self, block_size: int, num_blocks: int, budget: int, max_num_seqs: int, window: int | None = None, num_window_blocks: int = 0
+    ) -> None:
+        self.window = None if num_window_blocks else window
+        self.own_window = window if num_window_blocks else None
+        self.num_window_blocks = num_window_blocks
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.budget = budget
@@ -152,7 +159,8 @@ class MirrorWorker:
             assert parent.beam
             assert parent.num_computed == len(parent.token_ids)
             tokens, blocks = [*parent.token_ids, beam.token_id], parent.block_ids.copy()
-            self.held[beam.request_id] = Held(tokens, parent.seed, parent.num_computed, parent.beam, blocks)
+            own = parent.window_block_ids.copy()
+            self.held[beam.request_id] = Held(tokens, parent.seed, parent.num_computed, parent.beam, blocks, window_block_ids=own)
 
     def _introduce(self, new: NewRequest) -> None:
         assert new.request_id not in self.held
@@ -183,11 +191,22 @@ class MirrorWorker:
             self.memory.pop((block, offset), None)
 
     def _change_table(self, share: ScheduledRequest) -> None:
-        block_ids = self.held[share.request_id].block_ids
+        held = self.held[share.request_id]
+        block_ids, own = held.block_ids, held.window_block_ids
         for place, block in share.replaced_blocks:
-            assert 0 <= place < len(block_ids)
-            block_ids[place] = block
+            ids, at = (block_ids, place) if place >= 0 else (own, ~place)
+            assert at < len(ids)
+            ids[at] = block
         block_ids += share.new_block_ids
+        own += share.new_window_block_ids
+        if self.num_window_blocks:
+            kept = own[own.count(GIVEN_BACK) :]
+            assert GIVEN_BACK not in kept
+            assert len(set(kept)) == len(kept)
+            assert all(0 <= block - self.num_blocks < self.num_window_blocks for block in kept)
+            assert len(own) == len(block_ids)
+        else:
+            assert not own
         there = block_ids[block_ids.count(GIVEN_BACK) :]
         assert self.window is not None or there == block_ids
         assert len(set(there)) == len(there)
@@ -202,21 +221,33 @@ class MirrorWorker:
         assert share.num_cached in ((0, 1) if end == len(held.token_ids) and share.num_tokens == 1 else (0,))
         assert 0 <= len(held.block_ids) * self.block_size - end < self.block_size
         held.first_seen = self.first_seen(held.num_computed)
+        held.first_in_window = self.first_in_window(held.num_computed)
         for position in range(held.num_computed + share.num_cached, end):
-            self.memory[self._slot(held, position)] = held.token_ids[position]
+            for slot in self._slots(held, position):
+                self.memory[slot] = held.token_ids[position]
         held.num_computed = end
         self.computed += share.num_tokens
 
     def _read(self, held: Held) -> None:
         self.assert_holds(held.block_ids, held.token_ids[: held.num_computed], held.first_seen)
+        if self.own_window is not None:
+            self.assert_holds(held.window_block_ids, held.token_ids[: held.num_computed], held.first_in_window)
 
     def first_seen(self, position: int) -> int:
         """The first position that a token at `position` sees."""
         return 0 if self.window is None else max(0, position - self.window + 1)
 
+    def first_in_window(self, position: int) -> int:
+        """The first position that a token at `position` sees where a window bounds it."""
+        return 0 if self.own_window is None else max(0, position - self.own_window + 1)
+
     def assert_holds(self, block_ids: list[int], token_ids: list[int], first: int = 0) -> None:
         size = self.block_size
         assert [self.memory.get((block_ids[place // size], place % size)) for place in range(first, len(token_ids))] == token_ids[first:]
+
+    def _slots(self, held: Held, position: int) -> list[tuple[int, int]]:
+        place, offset = divmod(position, self.block_size)
+        return [(ids[place], offset) for ids in (held.block_ids, held.window_block_ids) if ids]
 
     def _slot(self, held: Held, position: int) -> tuple[int, int]:
         return held.block_ids[position // self.block_size], position % self.block_size

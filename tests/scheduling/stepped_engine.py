@@ -22,15 +22,23 @@ class Engine:
         prefix_caching=False,
         policy="fcfs",
         window=None,
+        num_window_blocks=0,
         **swap,
     ):
         """`swap` are `slots` of swap space and the preemption `mode`."""
         self.now = 0.0
         config = SchedulerConfig(budget, seqs, policy, swap.get("mode", "auto"))
         sliding = None if window is None else Window(window, budget)
-        cache = KVCacheManager(num_blocks, block_size, prefix_caching=prefix_caching, num_swap_blocks=swap.get("slots", 0), window=sliding)
+        cache = KVCacheManager(
+            num_blocks,
+            block_size,
+            prefix_caching=prefix_caching,
+            num_swap_blocks=swap.get("slots", 0),
+            window=sliding,
+            num_window_blocks=num_window_blocks,
+        )
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: self.now)
-        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window)
+        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window, num_window_blocks)
         self.tokens = {}
         self.ends = {}
         self.found = {}

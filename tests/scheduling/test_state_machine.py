@@ -32,7 +32,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Requests come, go, fail and are preempted; what each has received so far is always a beginning of what it gets alone."""
 
     steps = preemptions = finished = aborted_mid_step = hits = window_hits = copies = evictions = dropped = 0
-    swapped_out = swapped_in = shared_slots = searches = refused = returns = new_starts = 0
+    swapped_out = swapped_in = shared_slots = searches = refused = returns = new_starts = mixed = mixed_hits = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4]),
@@ -44,14 +44,31 @@ class SchedulerMachine(RuleBasedStateMachine):
         hash_block=st.sampled_from(HASHES),
         policy=st.sampled_from(["fcfs", "fcfs", "priority"]),
         window=st.sampled_from([None, None, None, 1, 2, 4, 7]),
+        window_blocks=st.sampled_from([0, 0, 2, 5, 12]),
         swap_slots=st.sampled_from([0, 3, 20, 20, 20]),
         mode=st.sampled_from(["swap", "swap", "auto"]),
     )
-    def start(self, block_size, num_blocks, budget, seqs, max_model_len, prefix_caching, hash_block, policy, window, swap_slots, mode):
+    def start(
+        self,
+        block_size,
+        num_blocks,
+        budget,
+        seqs,
+        max_model_len,
+        prefix_caching,
+        hash_block,
+        policy,
+        window,
+        window_blocks,
+        swap_slots,
+        mode,
+    ):
         config = SchedulerConfig(budget, seqs, policy, mode)
         self.priorities = st.integers(-1, 1) if policy == "priority" else st.just(0)
         self.window = None if window is None else Window(window, budget)
         swap_slots = swap_slots if window is None else 0
+        window_blocks = 0 if window is None else window_blocks
+        SchedulerMachine.mixed += window_blocks > 0
         cache = KVCacheManager(
             num_blocks,
             block_size,
@@ -59,13 +76,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefix_caching=prefix_caching,
             hash_block=hash_block,
             window=self.window,
+            num_window_blocks=window_blocks,
         )
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: 0.0)
         self.cache, self.store = cache, cache.store
-        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window)
+        self.worker = MirrorWorker(block_size, num_blocks, budget, seqs, window, window_blocks)
         self.max_model_len = max_model_len
-        endless = self.window is not None and num_blocks >= self.window.most_blocks(block_size, 1)
-        self.context = max_model_len if endless else min(max_model_len, block_size * num_blocks)
+        bounds = [num_blocks] if window is None or window_blocks else []
+        if window is not None and (window_blocks or num_blocks) < self.window.most_blocks(block_size, 1):
+            bounds.append(window_blocks or num_blocks)
+        self.context = min([max_model_len, *(block_size * blocks for blocks in bounds)])
         self.live: dict[str, EngineRequest] = {}
         self.received: dict[str, list[int]] = {}
         self.next_id = 0
@@ -302,22 +322,25 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def references_are_those_of_tables(self):
-        pool = self.store._pool
-        holders = [0] * pool.num_blocks
+        holders = Counter()
         tables = [sequence.table for request in self.scheduler._requests.values() for sequence in request.sequences]
-        for table in (*tables, *(table for table, _ in self.scheduler._groups.held())):
-            assert table.block_ids[: table.num_dropped] == [NULL_BLOCK] * table.num_dropped
-            for block in table.held:
-                holders[block] += 1
-        assert holders == [pool.reference_count(block) for block in range(pool.num_blocks)]
-        assert pool.num_free == holders.count(0)
-        assert pool.num_free + pool.num_used == pool.num_blocks
-        assert sorted(self.free_list()) == [block for block, count in enumerate(holders) if count == 0]
+        for whole in (*tables, *(table for table, _ in self.scheduler._groups.held())):
+            for table in whole.parts:
+                assert table.block_ids[: table.num_dropped] == [NULL_BLOCK] * table.num_dropped
+                holders.update(table.held)
+        for store in self.store.parts:
+            pool = store._pool
+            blocks = range(pool.first, pool.end)
+            assert [holders[block] for block in blocks] == [pool.reference_count(block) for block in blocks]
+            assert pool.num_free == sum(holders[block] == 0 for block in blocks)
+            assert pool.num_free + pool.num_used == pool.num_blocks
+            assert sorted(self.free_list(store)) == [block for block in blocks if holders[block] == 0]
+        assert sum(pool.num_blocks for pool in (store._pool for store in self.store.parts)) == self.scheduler.stats().blocks_total
 
-    def free_list(self):
-        pool = self.store._pool
-        free, block = [], pool._next[pool.num_blocks]
-        while block != pool.num_blocks:
+    def free_list(self, store):
+        pool = store._pool
+        free, block = [], pool._next[pool.end]
+        while block != pool.end:
             free.append(block)
             block = pool._next[block]
         return free
@@ -325,7 +348,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def free_blocks_are_reused_from_the_ends_of_chains(self):
         """First those that can't be found; then each before the one that it follows in a sequence, which is there, too."""
-        index, free = self.store._index, self.free_list()
+        for store, slides in zip(self.store.parts, self.slides, strict=True):
+            self.free_blocks_of(store, slides)
+
+    @property
+    def slides(self):
+        """Of each store, whether a window passes its blocks."""
+        return [self.window is not None] if len(self.store.parts) == 1 else [False, True]
+
+    def free_blocks_of(self, store, slides):
+        index, free = store._index, self.free_list(store)
         known = [index.get(block) is not None for block in free]
         assert known == sorted(known)
         place = {block: position for position, block in enumerate(free)}
@@ -334,14 +366,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert cached.digest == digest
             if cached.block_id == NULL_BLOCK:
                 # It is known for what follows it, which only a window leaves without it.
-                assert self.window is not None
+                assert slides
                 assert cached.num_children
             else:
                 assert index.get(cached.block_id) is cached
             if cached.parent is not None:
                 assert index._by_digest[cached.parent.digest] is cached.parent
                 children[cached.parent.digest] += 1
-                if self.window is None:
+                if not slides:
                     assert place.get(cached.block_id, -1) < place.get(cached.parent.block_id, len(free))
         assert all(cached.num_children == children[digest] for digest, cached in index._by_digest.items())
         assert {cached.block_id for cached in index._by_digest.values()} - {NULL_BLOCK} == set(index._by_id)
@@ -349,13 +381,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def a_block_that_can_be_found_holds_what_it_is_found_by(self):
         size = self.scheduler._cache.block_size
-        for block, cached in self.store._index._by_id.items():
-            tokens = struct.unpack(f"<{size}i", cached.contents)
-            assert tuple(self.worker.memory[block, offset] for offset in range(size)) == tokens
+        for store in self.store.parts:
+            for block, cached in store._index._by_id.items():
+                tokens = struct.unpack(f"<{size}i", cached.contents)
+                assert tuple(self.worker.memory[block, offset] for offset in range(size)) == tokens
 
     @invariant()
     def swap_space_is_held_by_swapped_requests(self):
-        swap = self.store.swap
+        swap = self.store.parts[0].swap
         swapped = [request.swapped for request in self.scheduler._requests.values() if request.swapped is not None]
         held = Counter(slot for each in swapped for slot in each.slots)
         SchedulerMachine.shared_slots += sum(count > 1 for count in held.values())
@@ -375,11 +408,12 @@ class SchedulerMachine(RuleBasedStateMachine):
                 count = request.swapped.num_tokens
                 read = [slots[request.swapped.slots[place // size]][place % size] for place in range(count)]
                 assert read == request.token_ids[:count]
-        for block, slot in self.store.swap._slot_of.items():
-            assert self.store.swap._block_of[slot] == block
+        swap = self.store.parts[0].swap
+        for block, slot in swap._slot_of.items():
+            assert swap._block_of[slot] == block
             assert worker.contents(block) == slots[slot]
             assert len(slots[slot]) == size
-        assert len(self.store.swap._block_of) == len(self.store.swap._slot_of)
+        assert len(swap._block_of) == len(swap._slot_of)
 
     @invariant()
     def prompts_are_held_only_for_samples_to_come(self):
@@ -396,22 +430,27 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert group.to_come
                 first = self.worker.first_seen(len(group.prompt_token_ids) - 1)
                 self.worker.assert_holds(group.held.block_ids, group.prompt_token_ids, first)
+                first = self.worker.first_in_window(len(group.prompt_token_ids) - 1)
+                if group.held.window_block_ids:
+                    self.worker.assert_holds(group.held.window_block_ids, group.prompt_token_ids, first)
 
     @invariant()
     def only_running_requests_compute(self):
-        running = {id(sequence.table._keys) for request in self.scheduler._running.values() for sequence in request.sequences}
-        assert {id(keys) for keys, _ in self.store.in_flight._by_digest.values()} <= running
+        running = {id(sequence.table.parts[0]._keys) for request in self.scheduler._running.values() for sequence in request.sequences}
+        full, *others = self.store.parts
+        assert {id(keys) for keys, _ in full.in_flight._by_digest.values()} <= running
+        assert not any(len(store.in_flight) for store in others)
 
     @invariant()
     def less_than_a_block_a_request_is_unused(self):
         for request in self.scheduler._requests.values():
             if request.status is RequestStatus.RUNNING:
                 for sequence in request.sequences:
-                    table = sequence.table
-                    assert 0 <= table.num_slots - sequence.num_in_cache < table.block_size
-                    if self.window is not None and request.search is None:
-                        assert len(table.held) <= self.window.most_blocks(table.block_size)
-                        SchedulerMachine.dropped += table.num_dropped > 0
+                    for table, slides in zip(sequence.table.parts, self.slides, strict=True):
+                        assert 0 <= table.num_slots - sequence.num_in_cache < table.block_size
+                        if slides and request.search is None:
+                            assert len(table.held) <= self.window.most_blocks(table.block_size)
+                            SchedulerMachine.dropped += table.num_dropped > 0
             else:
                 assert request.sequences == [request]
                 assert (request.num_computed, request.table.block_ids) == (0, [])
@@ -430,13 +469,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert stats.running + stats.waiting == len(self.live)
         size = scheduler._cache.block_size
         slots = {
-            (sequence.table.block_ids[position // size], position % size)
+            (table.block_ids[position // size], position % size)
             for request in scheduler._running.values()
             for sequence in request.sequences
-            for position in range(sequence.table.num_dropped * size, sequence.num_in_cache)
+            for table in sequence.table.parts
+            for position in range(table.num_dropped * size, sequence.num_in_cache)
         } | {
             (table.block_ids[position // size], position % size)
-            for table, num_tokens in scheduler._groups.held()
+            for whole, num_tokens in scheduler._groups.held()
+            for table in whole.parts
             for position in range(table.num_dropped * size, num_tokens)
         }
         assert stats.tokens_held == len(slots)
@@ -447,6 +488,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stats = self.scheduler.stats()
         SchedulerMachine.hits += stats.prefix_cache_hits
         SchedulerMachine.window_hits += 0 if self.window is None else stats.prefix_cache_hits
+        SchedulerMachine.mixed_hits += stats.prefix_cache_hits if self.worker.num_window_blocks else 0
         SchedulerMachine.copies += stats.blocks_copied
         SchedulerMachine.evictions += stats.blocks_evicted
         SchedulerMachine.swapped_out += stats.blocks_swapped_out
@@ -464,7 +506,7 @@ def test_any_order_of_events_leaks_no_block_and_changes_no_token():
     machine = SchedulerMachine
     counts = (
         *("steps", "preemptions", "finished", "aborted_mid_step", "hits", "window_hits", "copies", "evictions", "dropped"),
-        *("swapped_out", "swapped_in", "shared_slots", "searches", "refused", "returns", "new_starts"),
+        *("swapped_out", "swapped_in", "shared_slots", "searches", "refused", "returns", "new_starts", "mixed", "mixed_hits"),
     )
     for name in counts:
         setattr(machine, name, 0)

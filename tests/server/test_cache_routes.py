@@ -75,6 +75,7 @@ async def test_blocks(client: httpx.AsyncClient, llm: FakeLLM) -> None:
     assert (body["offset"], body["limit"], body["next_offset"]) == (0, 100, None)
     assert body["blocks"][0] == {
         "block_id": 0,
+        "layers": "all",
         "state": "used",
         "owners": ["a:0", "a:1"],
         "reference_count": 2,
@@ -88,6 +89,12 @@ async def test_blocks(client: httpx.AsyncClient, llm: FakeLLM) -> None:
         ("free", None, None),
     ]
     assert llm.pages == [(0, 100)]
+
+
+async def test_blocks_of_two_kinds_say_whose_they_are(client: httpx.AsyncClient, llm: FakeLLM) -> None:
+    llm.info.num_blocks, llm.info.num_window_blocks = 4, 2
+    body = (await client.get("/kv/blocks")).json()
+    assert [each["layers"] for each in body["blocks"]] == ["full"] * 4 + ["window"] * 2
 
 
 async def test_pages_of_blocks(client: httpx.AsyncClient, llm: FakeLLM) -> None:

@@ -14,7 +14,12 @@ LABELS = {"model_name": "m", "engine": "0"}
 @pytest.fixture
 def metrics() -> Metrics:
     metrics = Metrics()
-    metrics.attach("m", EngineInfo("m", "LlamaForCausalLM", "reference", 100, 300, 16, 64, kv_cache_bytes=4096, kv_cache_dtype="int8"))
+    metrics.attach(
+        "m",
+        EngineInfo(
+            "m", "LlamaForCausalLM", "reference", 100, 300, 16, 64, kv_cache_bytes=4096, kv_bytes_per_token=4, kv_cache_dtype="int8"
+        ),
+    )
     return metrics
 
 

@@ -76,7 +76,9 @@ class FrontEnd:
         """Learns the limits of the engine."""
         window = None if info.sliding_window is None else Window(info.sliding_window, 1)
         policy, seats = self._scheduler.scheduling_policy, self._scheduler.max_num_seqs
-        self._limits = Limits(info.block_size, info.num_blocks, info.max_model_len, info.vocab_size, policy, seats, window)
+        self._limits = Limits(
+            info.block_size, info.num_blocks, info.max_model_len, info.vocab_size, policy, seats, window, info.num_window_blocks
+        )
         self._vocab_size = info.vocab_size
         self._hidden_size = info.hidden_size
         self._grammars = Grammars(self.tokenizer, self.eos_token_ids, info.vocab_size, self._structured_outputs)

@@ -132,7 +132,7 @@ class EngineMetrics:
         self.swapped_in = self._counter("kv_blocks_swapped_in", "Blocks copied from swap space.", prefix="octavo")
         self.bytes_swapped_out = self._counter("kv_bytes_swapped_out", "Bytes copied to swap space.", prefix="octavo")
         self.bytes_swapped_in = self._counter("kv_bytes_swapped_in", "Bytes copied from swap space.", prefix="octavo")
-        self._block_bytes = info.kv_cache_bytes // max(info.num_blocks, 1)
+        self._block_bytes = info.kv_bytes_per_token * info.block_size
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished requests.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         success = Counter("vllm:request_success", "Finished requests, by reason.", [*LABELS, "finished_reason"], registry=registry)
@@ -174,7 +174,7 @@ class EngineMetrics:
             "block_size": info.block_size,
             "cache_dtype": info.kv_cache_dtype,
             "enable_prefix_caching": info.enable_prefix_caching,
-            "num_gpu_blocks": info.num_blocks,
+            "num_gpu_blocks": info.num_blocks + info.num_window_blocks,
             "kv_cache_memory_bytes": info.kv_cache_bytes,
             "engine": ENGINE,
         }

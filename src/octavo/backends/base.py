@@ -29,6 +29,9 @@ class StepInputs:
     `sequence_lengths` `[sequences]` (tokens held after this step); `block_tables` `[sequences, most blocks]`, −1 beyond the end and
     for blocks at its beginning that no token of the step sees in any layer (they are not read); `logit_rows` `[samples]` (token rows whose
     logits are wanted); `hidden_rows` `[pooled]` (token rows whose hidden state is wanted instead).
+    Where the cache has blocks of their own for the layers that see a window, all this is said of the others, and `window_tables`, of the
+    shape of `block_tables`, has the blocks of these, by their number among their kind and below 0 for none; what is written where follows
+    from it.
     A slot that a sequence writes is read by no other one of the same step.
     """
 
@@ -40,6 +43,7 @@ class StepInputs:
     block_tables: npt.NDArray[np.int32]
     logit_rows: npt.NDArray[np.int32]
     hidden_rows: npt.NDArray[np.int32] = field(default_factory=lambda: NO_ROWS)
+    window_tables: npt.NDArray[np.int32] | None = None
 
 
 class Program(Protocol):
@@ -65,8 +69,14 @@ class Program(Protocol):
         """Bytes of keys and values of one block, all layers together."""
         ...
 
-    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
-        """Makes the KV tensors. Called once, before the first `run`."""
+    def kv_bytes_per_window_block(self, block_size: int) -> int:
+        """Bytes of those that belong to layers which see a window, where others see everything; else 0."""
+        ...
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int, num_window_blocks: int = 0) -> None:
+        """Makes the KV tensors. Called once, before the first `run`. With `num_window_blocks`, for a model of which some layers see a
+        window and others everything, the former have as many blocks of their own; where blocks are copied, read and written, their ids
+        begin at `num_blocks`."""
         ...
 
     def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
@@ -80,7 +90,8 @@ class Program(Protocol):
         ...
 
     def read_block(self, block_id: int) -> bytes:
-        """Keys and values of one block, all layers together: `kv_bytes_per_block` bytes, in an order of the backend's own."""
+        """Keys and values of one block, all layers together that it is of: `kv_bytes_per_block` bytes, or of one kind of layers as many as
+        that kind takes, in an order of the backend's own."""
         ...
 
     def write_block(self, block_id: int, content: bytes) -> None:

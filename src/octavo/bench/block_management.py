@@ -10,8 +10,8 @@ from typing import Any
 from octavo.bench.report import Report, Table, number
 from octavo.bench.statistics import median
 from octavo.config.engine import SchedulerConfig
-from octavo.kvcache.block_table import BlockTable
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.sequence_table import SequenceTable
 from octavo.protocol.errors import ConfigError
 from octavo.protocol.plan import SampledToken, StepPlan, StepResult
 from octavo.protocol.sampling import SamplingParams
@@ -102,7 +102,7 @@ class _Tokens:
         return [self._next % VOCABULARY, *range(count - 1)]
 
 
-def _fill(cache: KVCacheManager, tokens: _Tokens) -> Iterator[BlockTable]:
+def _fill(cache: KVCacheManager, tokens: _Tokens) -> Iterator[SequenceTable]:
     """Tables that fill the pool with blocks that can be found."""
     size, left = cache.block_size, cache.store.num_blocks
     while left:

@@ -75,7 +75,8 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A workload, and the engine that it meets: the longest request that it promises to take, its pool, and the model's window."""
+    """A workload, and the engine that it meets: the longest request that it promises to take, its pool, and the model's window. Where only
+    some layers see the window, they have as many blocks of their own, from `first_window_block` on."""
 
     name: str
     workload: Workload
@@ -83,15 +84,36 @@ class Trace:
     num_blocks: int
     block_size: int
     window: Window | None = None
+    first_window_block: int | None = None
+
+    @property
+    def total_blocks(self) -> int:
+        """All that there are, of one kind or of two."""
+        return self.num_blocks if self.first_window_block is None else 2 * self.num_blocks
 
     def manager(self, policy: str) -> KVCacheManager:
         """A cache of this size under a policy. Static ones can't know how long an answer will be: they reserve for the longest."""
         if policy == "maximum":
-            return one_for_all(self.num_blocks, self.block_size, max_model_len=self.max_model_len)
+            return one_for_all(
+                self.num_blocks, self.block_size, max_model_len=self.max_model_len, first_window_block=self.first_window_block
+            )
         if policy == "buddies":
             longest = self.workload.longest_output
-            return buddies(self.num_blocks, self.block_size, max_model_len=self.max_model_len, max_output=longest)
-        return KVCacheManager(self.num_blocks, self.block_size, prefix_caching=False, window=self.window)
+            return buddies(
+                self.num_blocks,
+                self.block_size,
+                max_model_len=self.max_model_len,
+                max_output=longest,
+                first_window_block=self.first_window_block,
+            )
+        return KVCacheManager(
+            self.num_blocks,
+            self.block_size,
+            prefix_caching=False,
+            window=self.window,
+            num_window_blocks=0 if self.first_window_block is None else self.num_blocks,
+            first_window_block=self.first_window_block,
+        )
 
     def describe(self) -> dict[str, Any]:
         """For the record."""
@@ -152,7 +174,7 @@ def make_trace(name: str, max_model_len: int, info: EngineInfo, config: EngineCo
             param="full_requests",
         )
     window = None if info.sliding_window is None else Window(info.sliding_window, config.scheduler.max_num_batched_tokens)
-    return Trace(name, workload, max_model_len, num_blocks, size, window)
+    return Trace(name, workload, max_model_len, num_blocks, size, window, info.num_blocks if info.num_window_blocks else None)
 
 
 def _median(session: Session, config: EngineConfig, trace: Trace, policy: str, iterations: int) -> Replay:
@@ -164,7 +186,8 @@ def replay(session: Session, config: EngineConfig, trace: Trace, policy: str, cl
     """All requests of the trace at once, under a policy."""
     cache = trace.manager(policy)
     scheduler = Scheduler(config.scheduler, cache, max_model_len=trace.max_model_len, vocab_size=session.info.vocab_size)
-    with _engine(session, scheduler, config.scheduler, clock) as moments:
+    kinds = trace.total_blocks // trace.num_blocks
+    with _engine(session, scheduler, config.scheduler, kinds, clock) as moments:
         start = clock()
         outputs = session.generate(trace.workload.asks)
         seconds = clock() - start
@@ -173,10 +196,12 @@ def replay(session: Session, config: EngineConfig, trace: Trace, policy: str, cl
 
 
 @contextmanager
-def _engine(session: Session, scheduler: Scheduler, config: SchedulerConfig, clock: Callable[[], float]) -> Iterator[list[Moment]]:
+def _engine(
+    session: Session, scheduler: Scheduler, config: SchedulerConfig, kinds: int, clock: Callable[[], float]
+) -> Iterator[list[Moment]]:
     """The session's model under another scheduler, and the moments of the steps that it runs meanwhile."""
     usual = session.llm._core
-    watched = _Watched(usual._executor, scheduler, config, clock)
+    watched = _Watched(usual._executor, scheduler, config, kinds, clock)
     session.llm._core = EngineCore(scheduler, watched, usual.info)
     try:
         yield watched.moments
@@ -187,8 +212,10 @@ def _engine(session: Session, scheduler: Scheduler, config: SchedulerConfig, clo
 class _Watched:
     """An executor that notes the cache's state while each step runs, when its blocks are taken and none of it has ended yet."""
 
-    def __init__(self, executor: Executor, scheduler: Scheduler, config: SchedulerConfig, clock: Callable[[], float]) -> None:
+    def __init__(self, executor: Executor, scheduler: Scheduler, config: SchedulerConfig, kinds: int, clock: Callable[[], float]) -> None:
         self._executor = executor
+        # A token has a slot in a block of each kind.
+        self._kinds = kinds
         self._scheduler = scheduler
         self._config = config
         self._clock = clock
@@ -198,9 +225,9 @@ class _Watched:
         """See Executor."""
         return self._executor.load()
 
-    def allocate(self, num_blocks: int, num_swap_blocks: int = 0) -> None:
+    def allocate(self, num_blocks: int, num_swap_blocks: int = 0, num_window_blocks: int = 0) -> None:
         """See Executor."""
-        self._executor.allocate(num_blocks, num_swap_blocks)
+        self._executor.allocate(num_blocks, num_swap_blocks, num_window_blocks)
 
     def read_block(self, block_id: int) -> bytes:
         """See Executor."""
@@ -221,7 +248,7 @@ class _Watched:
         seconds = self._clock() - start
         stats = self._scheduler.stats()
         if plan.scheduled:
-            written = sum(share.num_tokens - share.num_cached for share in plan.scheduled)
+            written = self._kinds * sum(share.num_tokens - share.num_cached for share in plan.scheduled)
             room = stats.step_tokens < self._config.max_num_batched_tokens and stats.running < self._config.max_num_seqs
             self.moments.append(Moment(seconds, stats.running, stats.waiting, stats.blocks_used, stats.tokens_held + written, room))
         return result
@@ -235,13 +262,13 @@ def figures_of(replay: Replay, trace: Trace) -> dict[str, Any]:
     """What a replay shows; means are by time, and of the steps during which requests waited for memory. All None but the counts for a trace
     that never does."""
     waiting = [moment for moment in replay.moments if moment.waits_for_memory]
-    slots = trace.num_blocks * trace.block_size
+    slots = trace.total_blocks * trace.block_size
     return {
         "seconds": replay.seconds,
         "waiting_s": sum(moment.seconds for moment in waiting),
         "output_tokens_per_s": replay.output_tokens / replay.seconds,
         "tokens_share": mean_by_time(waiting, lambda moment: moment.tokens / slots),
-        "reserved_share": mean_by_time(waiting, lambda moment: moment.blocks / trace.num_blocks),
+        "reserved_share": mean_by_time(waiting, lambda moment: moment.blocks / trace.total_blocks),
         "fill": mean_by_time(waiting, lambda moment: moment.tokens / (moment.blocks * trace.block_size)),
         "running_mean": mean_by_time(waiting, lambda moment: moment.running),
         "running_peak": max((moment.running for moment in replay.moments), default=0),

@@ -50,8 +50,7 @@ class Session:
         self.prefix_caching = config.cache.enable_prefix_caching
         self.info: EngineInfo = self.core.info
         path = model_path(config.model)
-        kv_bytes = self.info.kv_cache_bytes // (self.info.num_blocks * self.info.block_size)
-        self.cost: ModelCost = model_cost(path, self.info.backend, self.info.weights_bytes, kv_bytes)
+        self.cost: ModelCost = model_cost(path, self.info.backend, self.info.weights_bytes, self.info.kv_bytes_per_token)
 
     def __enter__(self) -> Session:
         return self

@@ -3,12 +3,16 @@ to its end. For comparison alone: `octavo bench memory` runs the engine with the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from octavo.kvcache.block_pool import BlockPoolError
 from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.block_table import BlockTable, Grant, Prefix, blocks_for
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.mixed_store import MixedStore
+from octavo.kvcache.mixed_table import MixedTable
+from octavo.kvcache.sequence_table import SequenceTable
 from octavo.kvcache.swap_space import Swapped
 
 
@@ -109,10 +113,10 @@ class StaticStore(BlockStore):
     """A store whose blocks are taken by their ids."""
 
     def take_run(self, run: range, owner: str) -> None:
-        """Takes free blocks, each held once then."""
+        """Takes free blocks, counted from the first one, each held once then."""
         for block_id in run:
-            self._pool.share(block_id)
-            self._owners[block_id] = (owner,)
+            self._pool.share(self.first + block_id)
+            self._owners[self.first + block_id] = (owner,)
 
 
 class StaticTable(BlockTable):
@@ -143,7 +147,7 @@ class StaticTable(BlockTable):
             return Grant()
         self._run = self._allocator.take(blocks_for(self._most_tokens, self.block_size))
         self._runs.take_run(self._run, self.owner)
-        self.block_ids = list(self._run)
+        self.block_ids = [self._runs.first + block_id for block_id in self._run]
         return Grant(new_block_ids=self.block_ids.copy())
 
     def release(self) -> None:
@@ -156,31 +160,50 @@ class StaticTable(BlockTable):
 
 class StaticManager(KVCacheManager):
     """Tables that reserve room for a prompt and the `max_output` tokens that any answer may have, `max_model_len` in all at most; for
-    `max_model_len` without a `max_output`."""
+    `max_model_len` without a `max_output`. `allocate` makes an allocator of so many blocks. With a `first_window_block` there are as many
+    blocks for the layers that see a window, from that id on, which are reserved for all tokens alike."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, allocator: RunAllocator, *, max_model_len: int, max_output: int | None = None
+        self,
+        num_blocks: int,
+        block_size: int,
+        allocate: Callable[[int], RunAllocator],
+        *,
+        max_model_len: int,
+        max_output: int | None = None,
+        first_window_block: int | None = None,
     ) -> None:
         super().__init__(num_blocks, block_size, prefix_caching=False)
-        self.store: StaticStore = StaticStore(num_blocks)
-        self._allocator = allocator
+        firsts = [0] if first_window_block is None else [0, first_window_block]
+        self._stores = [StaticStore(num_blocks, first=first) for first in firsts]
+        self._allocators = [allocate(num_blocks) for _ in firsts]
+        self.store = self._stores[0] if first_window_block is None else MixedStore(*self._stores)
         self._max_model_len = max_model_len
         self._max_output = max_output
 
     def new_table(
         self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None, owner: str = "", keep_all: bool = False
-    ) -> BlockTable:
+    ) -> SequenceTable:
         """A table that is empty until its sequence is admitted."""
         most = self._max_model_len if self._max_output is None else min(self._max_model_len, len(token_ids) + self._max_output)
-        return StaticTable(self.store, self.block_size, self._allocator, most, owner)
+        own = zip(self._stores, self._allocators, strict=True)
+        tables = [StaticTable(store, self.block_size, allocator, most, owner) for store, allocator in own]
+        return tables[0] if len(tables) == 1 else MixedTable(*tables)
 
 
-def one_for_all(num_blocks: int, block_size: int, *, max_model_len: int) -> StaticManager:
+def one_for_all(num_blocks: int, block_size: int, *, max_model_len: int, first_window_block: int | None = None) -> StaticManager:
     """The maximum length for each request."""
-    runs = FixedRuns(num_blocks, blocks_for(max_model_len, block_size))
-    return StaticManager(num_blocks, block_size, runs, max_model_len=max_model_len)
+
+    def allocate(count: int) -> FixedRuns:
+        return FixedRuns(count, blocks_for(max_model_len, block_size))
+
+    return StaticManager(num_blocks, block_size, allocate, max_model_len=max_model_len, first_window_block=first_window_block)
 
 
-def buddies(num_blocks: int, block_size: int, *, max_model_len: int, max_output: int) -> StaticManager:
+def buddies(
+    num_blocks: int, block_size: int, *, max_model_len: int, max_output: int, first_window_block: int | None = None
+) -> StaticManager:
     """Prompt and longest answer, rounded up to a power of two of blocks."""
-    return StaticManager(num_blocks, block_size, Buddies(num_blocks), max_model_len=max_model_len, max_output=max_output)
+    return StaticManager(
+        num_blocks, block_size, Buddies, max_model_len=max_model_len, max_output=max_output, first_window_block=first_window_block
+    )

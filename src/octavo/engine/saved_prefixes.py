@@ -27,7 +27,7 @@ class SavedPrefixes:
     def save(self) -> int:
         """Saves every block that can be found, and returns how many these are; nothing is written while they are those that were saved or
         restored last, whatever was used since, and the files are there. Not while a step runs. Raises PrefixCacheError."""
-        store = self._cache.store
+        store = self._cache.one_store
         if store.changes == self._saved_changes and (not store.num_cached or self._folder.is_whole()):
             return store.num_cached
         started = time.monotonic()
@@ -41,7 +41,7 @@ class SavedPrefixes:
         """Makes saved blocks findable in a cache that nobody uses yet, as many as it can hold, and returns their number. Raises ConfigError
         if they are of another kind, or not as they were written."""
         started = time.monotonic()
-        store = self._cache.store
+        store = self._cache.one_store
         block_ids: list[int] = []
 
         def write(number: int, content: bytes) -> None:

@@ -12,10 +12,13 @@ from octavo.protocol.vocabulary import Vocabulary
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """What is known once the weights are in memory and before the cache is: sizes in bytes, the model's own limit in tokens, how many
-    `threads` compute and where, and what the user should be told. `digest` tells its keys and values from those of any other model, or
-    of other arithmetic; it is empty where nobody asks. `window` is how many tokens back any of its layers sees, None for all. `arithmetic`
-    names what the last bits of a result depend on besides the model, and `kv_layout` the order of the bytes of a block. `hidden_size` is
-    the width of what the logits are made from."""
+    `threads` compute and where, and what the user should be told. `digest` tells its keys and values from those of any other model, or of
+    other arithmetic; it is empty where nobody asks. `window` is how many tokens back those of its layers see that see a window, None if
+    there are none. `arithmetic` names what the last bits of a result depend on besides the model, and `kv_layout` the order of the bytes of
+    a block. `hidden_size` is the width of what the logits are made from.
+
+    Where some layers see a window and others everything, each kind has blocks of its own: those of the former take
+    `kv_bytes_per_window_block` and those of the latter `kv_bytes_per_block` bytes; else the first is 0, and a block is of all layers."""
 
     architecture: str
     backend: str
@@ -30,6 +33,7 @@ class LoadedModel:
     hidden_size: int = 0
     threads: str = ""
     window: int | None = None
+    kv_bytes_per_window_block: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -40,8 +44,8 @@ class Executor(Protocol):
         """Reads and packs the weights."""
         ...
 
-    def allocate(self, num_blocks: int, num_swap_blocks: int = 0) -> None:
-        """Makes the KV cache, and swap space in the host's memory."""
+    def allocate(self, num_blocks: int, num_swap_blocks: int = 0, num_window_blocks: int = 0) -> None:
+        """Makes the KV cache, with `num_window_blocks` more for layers that see a window, and swap space in the host's memory."""
         ...
 
     def use_vocabulary(self, vocabulary: Vocabulary) -> None:
@@ -53,7 +57,7 @@ class Executor(Protocol):
         ...
 
     def read_block(self, block_id: int) -> bytes:
-        """What a block of the KV cache holds: `kv_bytes_per_block` bytes."""
+        """What a block of the KV cache holds: as many bytes as one of its kind has."""
         ...
 
     def write_block(self, block_id: int, content: bytes) -> None:

@@ -22,9 +22,8 @@ from octavo.worker.worker import Worker
 
 
 def widest_window(layers: Iterable[CacheLayer]) -> int | None:
-    """How many tokens back a token sees in at least one layer, itself included; None for all that there are."""
-    windows = [layer.window for layer in layers]
-    return None if not windows or None in windows else max(window for window in windows if window is not None)
+    """How many tokens back a token sees at most, itself included, in the layers that see a window; None if there are none."""
+    return max((layer.window for layer in layers if layer.window is not None), default=None)
 
 
 class InProcessExecutor:
@@ -56,6 +55,8 @@ class InProcessExecutor:
             digest = model_digest(model, arithmetic_of(backend)) if self._config.cache.enable_prefix_caching else ""
         self._program = program
         self._vocab_size = model.graph.vocab_size
+        size = self._config.cache.block_size
+        in_window = program.kv_bytes_per_window_block(size)
         return LoadedModel(
             architecture=model.architecture,
             backend=backend.name,
@@ -63,7 +64,8 @@ class InProcessExecutor:
             vocab_size=model.graph.vocab_size,
             max_model_len=model.max_model_len,
             weights_bytes=program.weights_bytes,
-            kv_bytes_per_block=program.kv_bytes_per_block(self._config.cache.block_size),
+            kv_bytes_per_block=program.kv_bytes_per_block(size) - in_window,
+            kv_bytes_per_window_block=in_window,
             kv_cache_dtype=program.kv_cache_dtype,
             digest=digest,
             window=widest_window(model.graph.cache_layers),
@@ -73,7 +75,7 @@ class InProcessExecutor:
             notes=(*backend_notes(self._config.backend), *cores.notes, *program.notes),
         )
 
-    def allocate(self, num_blocks: int, num_swap_blocks: int = 0) -> None:
+    def allocate(self, num_blocks: int, num_swap_blocks: int = 0, num_window_blocks: int = 0) -> None:
         """Makes the KV cache, swap space, and the worker around them."""
         if self._program is None:
             raise RuntimeError("allocate before load")
@@ -84,6 +86,7 @@ class InProcessExecutor:
             self._config.cache.block_size,
             num_swap_blocks,
             self._config.structured_outputs.max_compiled_grammars,
+            num_window_blocks,
         )
 
     def use_vocabulary(self, vocabulary: Vocabulary) -> None:

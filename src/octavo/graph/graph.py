@@ -71,6 +71,11 @@ class Graph:
     num_values: int = 0
 
     @property
+    def mixes_windows(self) -> bool:
+        """Whether some layers see a window and others everything."""
+        return len({layer.window is None for layer in self.cache_layers}) == 2
+
+    @property
     def hidden_size(self) -> int:
         """Width of what the logits are made from."""
         return self.operations[-1].inputs[0].width

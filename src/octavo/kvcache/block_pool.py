@@ -14,26 +14,29 @@ class BlockPoolError(RuntimeError):
 
 
 class BlockPool:
-    """`num_blocks` block ids, 0 … num_blocks − 1, each free or held by `reference_count` references.
+    """`num_blocks` block ids from `first` on, each free or held by `reference_count` references.
 
     Free blocks form a doubly linked list over flat arrays, with one sentinel as both ends. Taking comes from the head. Giving back goes to
     the tail, behind every block that has been free for longer, or to the head where the block is the one to be reused first. Any block can
-    leave the middle of the list in O(1). 12 bytes a block; nothing is proportional to the pool's size after construction.
+    leave the middle of the list in O(1). 12 bytes a block, and for each id before `first`; nothing is proportional to the pool's size after
+    construction.
     """
 
-    __slots__ = ("_next", "_previous", "_references", "num_blocks", "num_free")
+    __slots__ = ("_next", "_previous", "_references", "end", "first", "num_blocks", "num_free")
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, first: int = 0) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1, not {num_blocks}")
         self.num_blocks = num_blocks
         self.num_free = num_blocks
-        # Index num_blocks is the sentinel: its successor is the head of the free list, its predecessor the tail.
-        self._next = array("i", range(1, num_blocks + 1))
-        self._next.append(0)
-        self._previous = array("i", (num_blocks,))
-        self._previous.extend(range(num_blocks))
-        self._references = array("i", bytes(self._next.itemsize * num_blocks))
+        self.first = first
+        self.end = end = first + num_blocks
+        # Index `end` is the sentinel: its successor is the head of the free list, its predecessor the tail.
+        self._next = array("i", range(1, end + 1))
+        self._next.append(first)
+        self._previous = array("i", range(-1, end))
+        self._previous[first] = end
+        self._references = array("i", bytes(self._next.itemsize * end))
 
     @property
     def num_used(self) -> int:
@@ -42,8 +45,8 @@ class BlockPool:
 
     def free_blocks(self) -> Iterator[int]:
         """The free blocks, the last to be taken first."""
-        block_id = self._previous[self.num_blocks]
-        while block_id != self.num_blocks:
+        block_id = self._previous[self.end]
+        while block_id != self.end:
             yield block_id
             block_id = self._previous[block_id]
 
@@ -57,7 +60,7 @@ class BlockPool:
         if fewer are free; callers look at `num_free` first."""
         if count < 0 or count > self.num_free:
             raise BlockPoolError(f"{count} blocks were taken from a pool with {self.num_free} free")
-        sentinel, following, references = self.num_blocks, self._next, self._references
+        sentinel, following, references = self.end, self._next, self._references
         taken = []
         block_id = following[sentinel]
         for _ in range(count):
@@ -90,7 +93,7 @@ class BlockPool:
         self._references[block_id] = count - 1
         if count > 1:
             return False
-        sentinel = self.num_blocks
+        sentinel = self.end
         before, after = (sentinel, self._next[sentinel]) if reuse_first else (self._previous[sentinel], sentinel)
         self._next[before] = block_id
         self._previous[block_id] = before
@@ -101,5 +104,5 @@ class BlockPool:
 
     def _check(self, block_id: int) -> None:
         # A negative index would silently reach another block.
-        if not 0 <= block_id < self.num_blocks:
+        if not self.first <= block_id < self.end:
             raise BlockPoolError(f"block {block_id} is not one of the pool's {self.num_blocks}")

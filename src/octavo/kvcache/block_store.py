@@ -16,7 +16,7 @@ NEVER = -1.0
 
 
 class BlockStore:
-    """A pool whose freed blocks can still be found by what they hold, until something else is written to them.
+    """A pool, of blocks from `first` on, whose freed blocks can still be found by what they hold, until something else is written to them.
 
     Blocks that nobody holds are reused in this order: first those that can't be found, the last freed first, whose memory is still warm;
     then those that can, the longest unused first. Among them a block never goes before one that follows it in a sequence:
@@ -32,16 +32,26 @@ class BlockStore:
     Who holds a block is known by name, `owner`. `now` is the time, in seconds, of whatever happens next; its owner sets it each step.
     """
 
-    def __init__(self, num_blocks: int, num_swap_slots: int = 0, *, sliding: bool = False) -> None:
-        self._pool = BlockPool(num_blocks)
+    def __init__(self, num_blocks: int, num_swap_slots: int = 0, *, sliding: bool = False, first: int = 0) -> None:
+        self._pool = BlockPool(num_blocks, first)
         self._index = PrefixIndex(sliding=sliding)
         self.in_flight = InFlight()
         self.swap = SwapSpace(num_swap_slots)
         self.num_evicted = 0
         self.num_cached_free = 0
         self.now = 0.0
-        self._owners: list[tuple[str, ...]] = [()] * num_blocks
-        self._left = array("d", (NEVER,)) * num_blocks
+        self._owners: list[tuple[str, ...]] = [()] * self._pool.end
+        self._left = array("d", (NEVER,)) * self._pool.end
+
+    @property
+    def parts(self) -> tuple[BlockStore, ...]:
+        """Itself; see MixedStore."""
+        return (self,)
+
+    @property
+    def first(self) -> int:
+        """The first block's id."""
+        return self._pool.first
 
     @property
     def num_blocks(self) -> int:
@@ -111,8 +121,8 @@ class BlockStore:
         self._owners[block_id] = owners[:place] + owners[place + 1 :]
 
     def describe(self, first: int, end: int) -> list[BlockState]:
-        """The blocks from `first` up to `end`. O(those)."""
-        return [self._state(block_id) for block_id in range(first, min(end, self.num_blocks))]
+        """Those of its blocks from `first` up to `end`. O(those)."""
+        return [self._state(block_id) for block_id in range(max(first, self._pool.first), min(end, self._pool.end))]
 
     def _state(self, block_id: int) -> BlockState:
         cached, count, left = self._index.get(block_id), self._pool.reference_count(block_id), self._left[block_id]

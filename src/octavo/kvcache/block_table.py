@@ -19,11 +19,13 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """Blocks that hold the first `num_tokens` tokens of a sequence. The first `num_registered` of them can be found by the prefix index.
-    With a window the first ones, which no further token sees, may be NULL_BLOCK."""
+    With a window the first ones, which no further token sees, may be NULL_BLOCK. Of a MixedTable, `window` has the blocks of the layers
+    that see a window."""
 
     block_ids: list[int]
     num_tokens: int
     num_registered: int
+    window: Prefix | None = None
 
     @property
     def held(self) -> list[int]:
@@ -34,11 +36,13 @@ class Prefix:
 @dataclass(frozen=True, slots=True)
 class Grant:
     """What changed in a table to make room: `new_block_ids` were appended, `replaced` are (place, new block id), and `copies` are
-    (source, destination, tokens) whose contents the step must copy before it writes."""
+    (source, destination, tokens) whose contents the step must copy before it writes. Of a MixedTable, `window_block_ids` were appended for
+    the layers that see a window, and ~place is a place among those."""
 
     new_block_ids: list[int] = field(default_factory=list)
     replaced: list[tuple[int, int]] = field(default_factory=list)
     copies: list[tuple[int, int, int]] = field(default_factory=list)
+    window_block_ids: list[int] = field(default_factory=list)
 
 
 class BlockTable:
@@ -69,6 +73,20 @@ class BlockTable:
         self.block_ids: list[int] = []
         self.num_registered = 0
         self.num_dropped = 0
+
+    @property
+    def parts(self) -> tuple[BlockTable, ...]:
+        """Itself; see MixedTable."""
+        return (self,)
+
+    @property
+    def window_block_ids(self) -> list[int]:
+        """None; see MixedTable."""
+        return []
+
+    def prefix(self, num_tokens: int) -> Prefix:
+        """What it holds, as the beginning of other tables: the first `num_tokens` tokens, which fill it."""
+        return Prefix(self.block_ids, num_tokens, self.num_registered)
 
     @property
     def num_slots(self) -> int:
@@ -107,12 +125,13 @@ class BlockTable:
         grows = blocks_for(most_tokens, self.block_size) > known or copies > copies_now
         return max(0, self._most_held(self.num_dropped, num_tokens) - len(self.block_ids) + self.num_dropped) + copies_now + grows
 
-    def find(self, num_tokens: int) -> Prefix:
-        """What can be found of the first `num_tokens` tokens of the sequence: blocks from the first on, or, with a window, as many as leave
-        nothing to compute but what sees only blocks that are there. O(tokens found)."""
+    def find(self, num_tokens: int, most_blocks: int | None = None) -> Prefix:
+        """What can be found of the first `num_tokens` tokens of the sequence, in at most `most_blocks` blocks: blocks from the first on,
+        or, with a window, as many as leave nothing to compute but what sees only blocks that are there. O(tokens found)."""
         if self._keys is None:
             return Prefix([], 0, 0)
-        found = self._store.find(self._keys, num_tokens // self.block_size)
+        count = num_tokens // self.block_size
+        found = self._store.find(self._keys, count if most_blocks is None else min(count, most_blocks))
         if self._window is not None:
             found = self._within_window(found, num_tokens)
         return Prefix(found, len(found) * self.block_size, len(found))
@@ -175,10 +194,7 @@ class BlockTable:
         afterwards. A block that others hold too, or that can be found, is replaced by a copy of its first tokens. None, with nothing
         changed, if the pool has too few blocks. O(blocks of the tokens to be written)."""
         size, ids, store = self.block_size, self.block_ids, self._store
-        end = blocks_for(num_tokens, size)
-        kept = range(written // size, min(end, len(ids)))
-        shared = [place for place in kept if num_tokens > written and store.must_copy(ids[place])]
-        missing = max(0, end - len(ids))
+        kept, shared, missing = self._to_prepare(written, num_tokens)
         if missing + len(shared) > store.num_free:
             return None
         taken = store.take(missing + len(shared), self.owner)
@@ -199,6 +215,18 @@ class BlockTable:
             self.num_registered = min(self.num_registered, shared[0])
         ids += grant.new_block_ids
         return grant
+
+    def has_room(self, written: int, num_tokens: int) -> bool:
+        """Whether `prepare` would succeed."""
+        _, shared, missing = self._to_prepare(written, num_tokens)
+        return missing + len(shared) <= self._store.num_free
+
+    def _to_prepare(self, written: int, num_tokens: int) -> tuple[range, list[int], int]:
+        """Places that are written to, those of them that need a copy, and how many more there must be."""
+        end = blocks_for(num_tokens, self.block_size)
+        kept = range(written // self.block_size, min(end, len(self.block_ids)))
+        shared = [place for place in kept if num_tokens > written and self._store.must_copy(self.block_ids[place])]
+        return kept, shared, max(0, end - len(self.block_ids))
 
     def commit(self, num_tokens: int) -> list[tuple[int, int]]:
         """The first `num_tokens` tokens are in the cache: the blocks that they fill can be found from now on. Where one of that content

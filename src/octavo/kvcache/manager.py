@@ -8,15 +8,19 @@ from dataclasses import replace
 from octavo.kvcache.block_hash import BlockHash, BlockKeys, CacheScope, hash_block, salt_digest
 from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.block_table import BlockTable
+from octavo.kvcache.mixed_store import MixedStore
+from octavo.kvcache.mixed_table import MixedTable
 from octavo.kvcache.prefix_index import CachedBlock
 from octavo.kvcache.saved_block import SavedBlock
+from octavo.kvcache.sequence_table import AnyStore, SequenceTable
 from octavo.kvcache.window import NO_END, Window
 
 
 class KVCacheManager:
     """`num_blocks` blocks of `block_size` tokens, and swap space for `num_swap_blocks` more. With `prefix_caching` full blocks can be found
     by later sequences of the same `scope`. With a `window`, which must be that of every layer, blocks are given back once it has passed
-    them; there is no swap space then, and nothing is saved.
+    them; there is no swap space then, and nothing is saved. With `num_window_blocks` there are as many blocks more, for the layers that see
+    the `window`, whose ids begin with `first_window_block` or where the others end, and those are for the layers that see everything.
 
     `hash_block` may be replaced, by a test that wants collisions for instance: results don't depend on it, only what is found.
     """
@@ -31,29 +35,47 @@ class KVCacheManager:
         scope: CacheScope | None = None,
         hash_block: BlockHash = hash_block,
         window: Window | None = None,
+        num_window_blocks: int = 0,
+        first_window_block: int | None = None,
     ) -> None:
-        self.store = BlockStore(num_blocks, num_swap_blocks, sliding=window is not None)
+        if num_window_blocks and window is None:
+            raise ValueError("blocks for layers that see a window need to know the window")
+        self.num_blocks = num_blocks
+        self.num_window_blocks = num_window_blocks
+        self._first_window_block = num_blocks if first_window_block is None else first_window_block
         self.window = window
+        self._num_swap_blocks = num_swap_blocks
+        self.store: AnyStore = self._make_store()
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self._scope = scope or CacheScope()
         self._hash = hash_block
 
+    def _make_store(self) -> AnyStore:
+        if not self.num_window_blocks:
+            return BlockStore(self.num_blocks, self._num_swap_blocks, sliding=self.window is not None)
+        return MixedStore(BlockStore(self.num_blocks), BlockStore(self.num_window_blocks, sliding=True, first=self._first_window_block))
+
     def new_table(
         self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None, owner: str = "", keep_all: bool = False
-    ) -> BlockTable:
+    ) -> SequenceTable:
         """An empty table for a sequence; `token_ids` is the sequence's own list, which may grow. Its blocks are held in the name
         of `owner`; with `keep_all` also those that the window has passed."""
         window = self.window if self.window is None or not keep_all else replace(self.window, size=NO_END)
-        if not self.prefix_caching:
-            return BlockTable(self.store, self.block_size, owner=owner, window=window)
-        scope = self._scope_of(adapter, None if salt is None else salt_digest(salt))
-        return BlockTable(self.store, self.block_size, BlockKeys(token_ids, self.block_size, scope, self._hash), owner=owner, window=window)
+        keys = None
+        if self.prefix_caching:
+            scope = self._scope_of(adapter, None if salt is None else salt_digest(salt))
+            keys = BlockKeys(token_ids, self.block_size, scope, self._hash)
+        store = self.store
+        if isinstance(store, BlockStore):
+            return BlockTable(store, self.block_size, keys, owner=owner, window=window)
+        full = BlockTable(store.full, self.block_size, keys, owner=owner)
+        return MixedTable(full, BlockTable(store.window, self.block_size, keys, owner=owner, window=window))
 
     def saved(self) -> tuple[list[int], list[SavedBlock]]:
         """The ids of all blocks that can be found, and what each holds, parents before their children; the more likely a block is to be
         reused for something else, the later it comes. O(cached blocks)."""
-        cached = self.store.cached()
+        cached = self.one_store.cached()
         place = {each.block_id: index for index, each in enumerate(cached)}
         parents = [-1 if each.parent is None else place[each.parent.block_id] for each in cached]
         saved = [
@@ -74,20 +96,27 @@ class KVCacheManager:
                 known.append(None)
                 continue
             before = self._hash(b"", scope.encode()) if parent is None else parent.digest
-            known.append(self.store.restore(block_id, self._hash(before, each.contents), each.contents, scope, parent))
+            known.append(self.one_store.restore(block_id, self._hash(before, each.contents), each.contents, scope, parent))
             count += known[-1] is not None and known[-1].block_id == block_id
         for block_id in reversed(block_ids):
-            self.store.release(block_id)
+            self.one_store.release(block_id)
         return count
+
+    @property
+    def one_store(self) -> BlockStore:
+        """The store, of blocks of one kind. Raises ValueError where there are two."""
+        if not isinstance(self.store, BlockStore):
+            raise ValueError("blocks of two kinds are not saved")
+        return self.store
 
     def _scope_of(self, adapter: str | None, salt: str | None) -> CacheScope:
         return self._scope if adapter is None and salt is None else replace(self._scope, adapter=adapter, salt=salt)
 
-    def start_over(self) -> BlockStore:
+    def start_over(self) -> AnyStore:
         """A store like the first, of which every block is free and none can be found. Tables over the one before are void."""
-        before = self.store
-        self.store = BlockStore(before.num_blocks, before.swap.num_slots, sliding=self.window is not None)
-        self.store.go_on_counting(before)
+        before, self.store = self.store, self._make_store()
+        for store, old in zip(self.store.parts, before.parts, strict=True):
+            store.go_on_counting(old)
         return self.store
 
     def reset(self) -> bool:

@@ -24,3 +24,13 @@ class Window:
         # Of any alignment. A full block stays until the next one is full, whose parent it is, even where the window is shorter.
         tokens = max(self.size - 1, block_size) + (self.max_step if step is None else step)
         return (tokens + 2 * block_size - 2) // block_size
+
+
+def longest_held(block_size: int, num_blocks: int, window: Window | None, num_window_blocks: int = 0) -> int | None:
+    """Tokens of the longest sequence that a cache holds; None for any number. With `num_window_blocks` the window bounds only what the
+    sequence has of these, and all of it must be held in the others."""
+    bounds = [num_blocks * block_size] if window is None or num_window_blocks else []
+    in_window = num_window_blocks or num_blocks
+    if window is not None and in_window < window.most_blocks(block_size, 1):
+        bounds.append(in_window * block_size)
+    return min(bounds, default=None)

@@ -45,16 +45,17 @@ class ScheduledRequest(msgspec.Struct, array_like=True):
     """A request's share of a step: its next `num_tokens` tokens.
 
     Before that its block table changes: `replaced_blocks` are (place, block id) of blocks that it has others for now, and `new_block_ids`
-    are appended. An id of −1 is a block that the sequence has given back, since no further token sees it. Keys and values of the first
-    `num_cached` of the tokens are in the cache already: they are computed for what is sampled from them, and not written. A token is
-    sampled when the step computes the last token known of the request.
-    """
+    are appended. An id of −1 is a block that the sequence has given back, since no further token sees it. Where the model's layers are of
+    two kinds, these are blocks of the layers that see everything; `new_window_block_ids` are appended for those that see a window, and
+    ~place is a place among those. Keys and values of the first `num_cached` of the tokens are in the cache already: they are computed for
+    what is sampled from them, and not written. A token is sampled when the step computes the last token known of the request."""
 
     request_id: str
     num_tokens: int
     new_block_ids: list[int]
     num_cached: int = 0
     replaced_blocks: list[tuple[int, int]] = []
+    new_window_block_ids: list[int] = []
 
 
 class StepPlan(msgspec.Struct, array_like=True):

@@ -132,8 +132,10 @@ class BlocksPage(msgspec.Struct, array_like=True):
 
 
 class EngineInfo(msgspec.Struct, omit_defaults=True):
-    """What a ready engine says of itself. `sliding_window` is how many tokens of a sequence the KV cache keeps, None for all. With
-    `saves_prefix_cache` it has a folder to save its prefix cache to. It computes at most `max_num_seqs` sequences at once."""
+    """What a ready engine says of itself. `sliding_window` is how many tokens of a sequence the KV cache keeps, None for all; with
+    `num_window_blocks` it is so only of layers that have so many blocks of their own, besides the `num_blocks` of the others. A token
+    takes `kv_bytes_per_token`. With `saves_prefix_cache` it has a folder to save its prefix cache to. It computes at most `max_num_seqs`
+    sequences at once."""
 
     model: str
     architecture: str
@@ -151,3 +153,5 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     saves_prefix_cache: bool = False
     hidden_size: int = 0
     max_num_seqs: int = 0
+    num_window_blocks: int = 0
+    kv_bytes_per_token: int = 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo.kvcache.block_store import BlockStore
-from octavo.kvcache.block_table import BlockTable
+from octavo.kvcache.sequence_table import AnyStore, SequenceTable
 from octavo.protocol.wire import EngineStats
 from octavo.scheduling.room import tokens_held
 from octavo.scheduling.swapping import Swapping
@@ -24,7 +23,7 @@ class Counters:
     prompt_tokens_computed: int = 0
 
     def stats(
-        self, running: int, waiting: int, tables: Sequence[tuple[BlockTable, int]], store: BlockStore, swapping: Swapping, block_size: int
+        self, running: int, waiting: int, tables: Sequence[tuple[SequenceTable, int]], store: AnyStore, swapping: Swapping, block_size: int
     ) -> EngineStats:
         """These beside the gauges of this moment; `tables` are all that there are, each with the number of its tokens in the cache."""
         return EngineStats(

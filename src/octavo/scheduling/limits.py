@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.config.values import shown
-from octavo.kvcache.window import Window
+from octavo.kvcache.window import Window, longest_held
 from octavo.protocol.beam_search import BeamSearchParams
 from octavo.protocol.errors import InvalidRequestError
 from octavo.scheduling.room import beam_blocks
@@ -14,7 +14,8 @@ from octavo.scheduling.room import beam_blocks
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Sizes of the engine: tokens a block, blocks in the pool, tokens in the model's context, tokens in the vocabulary; the policy by which
-    it schedules; sequences in a step; and the window that bounds how many blocks a request holds, but for beam searches."""
+    it schedules; sequences in a step; and the window that bounds how many blocks a request holds, but for beam searches. With
+    `num_window_blocks` there are so many more for the layers that see the window, and these alone are bounded by it."""
 
     block_size: int
     num_blocks: int
@@ -23,11 +24,12 @@ class Limits:
     scheduling_policy: str = "fcfs"
     max_num_seqs: int = 64
     window: Window | None = None
+    num_window_blocks: int = 0
 
     @property
-    def pool_tokens(self) -> int:
-        """Tokens that the whole pool holds."""
-        return self.block_size * self.num_blocks
+    def pool_tokens(self) -> int | None:
+        """Tokens of a sequence that the whole pool holds; None where that is any number, since it holds the window and a token."""
+        return longest_held(self.block_size, self.num_blocks, self.window, self.num_window_blocks)
 
     @property
     def context(self) -> int:
@@ -37,9 +39,8 @@ class Limits:
         after any preemption. It ends with "length", at the same token whatever runs beside it. With a window it outgrows none that holds
         the window and a token.
         """
-        if self.window is not None and self.num_blocks >= self.window.most_blocks(self.block_size, 1):
-            return self.max_model_len
-        return min(self.max_model_len, self.pool_tokens)
+        pool = self.pool_tokens
+        return self.max_model_len if pool is None else min(self.max_model_len, pool)
 
     def check_priority(self, priority: int) -> None:
         """Raises InvalidRequestError (param "priority") for a priority that would be ignored, or is beyond 64 bits."""
@@ -69,10 +70,12 @@ class Limits:
             )
         most = min(params.max_tokens, self.max_model_len - num_prompt_tokens)
         needed = beam_blocks(num_prompt_tokens, num_prompt_tokens + most, width, self.block_size)
-        if needed > self.num_blocks:
+        # Beams keep what a window has passed.
+        blocks = min(self.num_blocks, self.num_window_blocks or self.num_blocks)
+        if needed > blocks:
             raise InvalidRequestError(
                 f"beam_width {width} with a prompt of {num_prompt_tokens} tokens and up to {most} of output can need {needed} blocks of "
-                f"KV cache, but the whole cache has {self.num_blocks}; lower beam_width or max_tokens",
+                f"KV cache, but the whole cache has {blocks}; lower beam_width or max_tokens",
                 param="beam_width",
             )
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo.kvcache.block_store import BlockStore
-from octavo.kvcache.block_table import BlockTable, Prefix, blocks_for
+from octavo.kvcache.block_table import Prefix, blocks_for
+from octavo.kvcache.per_kind import BlockCount, total
+from octavo.kvcache.sequence_table import AnyStore, SequenceTable
 from octavo.kvcache.swap_space import Swapped
 from octavo.scheduling.request import Request
 
 
-def blocks_needed(request: Request, prefix: Prefix, swapped: Swapped | None) -> int:
+def blocks_needed(request: Request, prefix: Prefix, swapped: Swapped | None) -> BlockCount:
     """Free blocks that a waiting request takes for the tokens it knows, if it begins with `prefix` and goes on with what it has `swapped`.
     Beams need theirs as soon as the request has computed its own."""
     return request.table.blocks_needed(prefix, request.num_known, swapped) + _blocks_to_fork(request)
 
 
-def blocks_to_come(request: Request) -> int:
+def blocks_to_come(request: Request) -> BlockCount:
     """Blocks that a running request still has to take for the tokens it knows, and one more if its output can grow into it, or into a block
     that it shares; of a request with beams, for each of these. The last token that it may know needs no slot: it is never computed."""
     own = (each.table.blocks_to_come(each.num_in_cache, each.num_known, each.max_known - 1) for each in request.sequences)
-    return sum(own) + _blocks_to_fork(request)
+    return total(own) + _blocks_to_fork(request)
 
 
 def beam_blocks(num_prompt_tokens: int, max_known: int, beam_width: int, block_size: int) -> int:
@@ -33,11 +34,12 @@ def _blocks_to_fork(request: Request) -> int:
     return 0 if request.search is None else request.search.blocks_to_fork
 
 
-def tokens_held(tables: Sequence[tuple[BlockTable, int]], store: BlockStore, block_size: int) -> int:
-    """Slots of the blocks in use that hold a token, each block counted once however many of the tables share it. `tables` are all that
-    there are, each with the number of tokens that are in the cache. O(tables · shared blocks that some table fills in part)."""
+def tokens_held(given: Sequence[tuple[SequenceTable, int]], store: AnyStore, block_size: int) -> int:
+    """Slots of the blocks in use that hold a token, each block counted once however many of the tables share it. `given` are all tables
+    that there are, each with the number of tokens that are in the cache. O(tables · shared blocks that some table fills in part)."""
     unused: dict[int, int] = {}
     shared: dict[int, int] = {}
+    tables = [(part, num_tokens) for table, num_tokens in given for part in table.parts]
     for table, num_tokens in tables:
         for place in range(num_tokens // block_size, len(table.block_ids)):
             block_id = table.block_ids[place]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from octavo.kvcache.block_table import BlockTable, Prefix
+from octavo.kvcache.block_table import Prefix
+from octavo.kvcache.sequence_table import SequenceTable
 from octavo.protocol.errors import InvalidRequestError
 from octavo.scheduling.request import Request
 
@@ -26,7 +27,7 @@ class SampleGroup:
         self.to_come: set[Request] = set()
         self.num_running = 0
         self.leader: Request | None = None
-        self.held: BlockTable | None = None
+        self.held: SequenceTable | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -37,7 +38,7 @@ class SampleGroup:
     def prefix(self) -> Prefix | None:
         """The prompt's blocks, if they are held."""
         held = self.held
-        return None if held is None else Prefix(held.block_ids, self.num_prompt_tokens, held.num_registered)
+        return None if held is None else held.prefix(self.num_prompt_tokens)
 
 
 class SampleGroups:
@@ -52,7 +53,7 @@ class SampleGroups:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def held(self) -> Iterator[tuple[BlockTable, int]]:
+    def held(self) -> Iterator[tuple[SequenceTable, int]]:
         """Tables that groups hold, each with the number of its tokens."""
         return ((group.held, group.num_prompt_tokens) for group in self._holding if group.held is not None)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from octavo.config.engine import SchedulerConfig
 from octavo.kvcache.block_table import Grant, Prefix
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.per_kind import fits, total
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.plan import SampledToken, StepPlan, StepResult
 from octavo.protocol.wire import BlocksPage, EngineOutput, EngineRequest, EngineStats
@@ -55,7 +56,8 @@ class Scheduler:
         self._cache = cache
         self._store = cache.store
         policy, seats = config.scheduling_policy, config.max_num_seqs
-        self._limits = Limits(cache.block_size, cache.store.num_blocks, max_model_len, vocab_size, policy, seats, cache.window)
+        blocks, own = cache.num_blocks, cache.num_window_blocks
+        self._limits = Limits(cache.block_size, blocks, max_model_len, vocab_size, policy, seats, cache.window, own)
         self._clock = clock
         self._by_priority = config.scheduling_policy == "priority"
         self._added = 0
@@ -268,7 +270,7 @@ class Scheduler:
         if seats == 0:
             return
         now = self._clock()
-        reserved = sum(map(blocks_to_come, self._running.values()))
+        reserved = total(map(blocks_to_come, self._running.values()))
         while self._waiting and step.budget > 0:
             request = self._waiting.head()
             if request.seats > seats or step.budget_of(request) == 0:
@@ -276,7 +278,8 @@ class Scheduler:
             prefix = self._find(request)
             if prefix is None:
                 return
-            if blocks_needed(request, prefix, self._swapping.of(request, prefix)) > self._store.num_free - reserved:
+            needed = blocks_needed(request, prefix, self._swapping.of(request, prefix))
+            if not fits(needed + reserved, self._store.num_free):
                 # Blocks that are held for samples to come, of which none runs, are in the way of who comes before them.
                 others_gone = self._groups.give_up_one(keep=self._groups.of(request))
                 if others_gone or (not self._running and self._groups.give_up_one()):
@@ -284,7 +287,7 @@ class Scheduler:
                 return
             self._admit(step, request, prefix, now)
             seats -= request.seats
-            reserved += blocks_to_come(request)
+            reserved = reserved + blocks_to_come(request)
 
     def _find(self, request: Request) -> Prefix | None:
         """What of a waiting request is in the cache; None while a running one computes the next of it, which then needn't be done twice.

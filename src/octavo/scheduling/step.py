@@ -32,13 +32,13 @@ class Step:
 
     def give(self, request: Request, count: int, grant: Grant) -> None:
         """The request's next `count` tokens; `grant` is the room that was made for them."""
-        new_block_ids, replaced = grant.new_block_ids, request.replaced + grant.replaced
+        new_block_ids, replaced, in_window = grant.new_block_ids, request.replaced + grant.replaced, grant.window_block_ids
         if not request.held_by_worker:
             self.plan.new.append(request.describe())
             request.held_by_worker = True
-            new_block_ids, replaced = request.table.block_ids.copy(), []
+            new_block_ids, replaced, in_window = request.table.block_ids.copy(), [], request.table.window_block_ids.copy()
         cached = min(request.num_in_cache - request.num_computed, count)
-        self.plan.scheduled.append(ScheduledRequest(request.request_id, count, new_block_ids, cached, replaced))
+        self.plan.scheduled.append(ScheduledRequest(request.request_id, count, new_block_ids, cached, replaced, in_window))
         self.plan.copies += grant.copies
         request.replaced = []
         self.shares.append((request, count))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from octavo.kvcache.block_store import BlockStore
-from octavo.kvcache.block_table import Prefix
+from octavo.kvcache.block_table import BlockTable, Prefix
+from octavo.kvcache.sequence_table import AnyStore
 from octavo.kvcache.swap_space import Swapped
 from octavo.protocol.plan import StepPlan, StepResult
 from octavo.scheduling.preemption import PreemptionRule
@@ -15,7 +15,7 @@ from octavo.scheduling.request import Request
 class Swapping:
     """Which requests have tokens in swap space: `num_requests` of them. `outgoing` are blocks, (block, slot), that the next plan copies."""
 
-    def __init__(self, store: BlockStore, mode: str) -> None:
+    def __init__(self, store: AnyStore, mode: str) -> None:
         self._space = store.swap
         self._rule = PreemptionRule(mode)
         self.outgoing: list[tuple[int, int]] = []
@@ -23,7 +23,7 @@ class Swapping:
         self.num_blocks_out = 0
         self.num_blocks_in = 0
 
-    def start_over(self, store: BlockStore) -> None:
+    def start_over(self, store: AnyStore) -> None:
         """Another store, and nothing in its swap space."""
         self._space = store.swap
         self.outgoing = []
@@ -32,10 +32,11 @@ class Swapping:
     def put_out(self, request: Request) -> Swapped | None:
         """Takes slots for the tokens of a running request, if that is worth it and has room. A beam search is always computed again,
         and so is what has to be computed whole."""
-        if request.search is not None or request.computes_all or not self._space.num_slots:
+        table = request.table
+        if request.search is not None or request.computes_all or not self._space.num_slots or not isinstance(table, BlockTable):
             return None
-        blocks, tokens = request.table.to_swap(request.num_in_cache)
-        made = request.table.swap_out(request.num_in_cache) if self._rule.swaps(blocks, tokens) else None
+        blocks, tokens = table.to_swap(request.num_in_cache)
+        made = table.swap_out(request.num_in_cache) if self._rule.swaps(blocks, tokens) else None
         if made is None:
             return None
         swapped, copies = made
@@ -50,13 +51,13 @@ class Swapping:
 
     def begin(self, request: Request, prefix: Prefix) -> list[tuple[int, int]]:
         """Begins an admitted request's table with `prefix` and what it has in swap space; returns the copies to make, (slot, block)."""
-        swapped = self.of(request, prefix)
-        if swapped is None:
+        swapped, table = self.of(request, prefix), request.table
+        if swapped is None or not isinstance(table, BlockTable):
             self.drop(request)
             request.table.adopt(prefix)
             request.num_in_cache = prefix.num_tokens
             return []
-        copies = request.table.swap_in(prefix, swapped)
+        copies = table.swap_in(prefix, swapped)
         request.num_in_cache, request.swapped = swapped.num_tokens, None
         self.num_requests -= 1
         return copies

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.protocol.errors import InvalidRequestError
-from octavo.protocol.wire import BlocksPage, BlockState
+from octavo.protocol.wire import BlocksPage, BlockState, EngineInfo
 from octavo.server.context import ServerContext
 from octavo.server.errors import json_response
 from octavo.server.query import Whole, read_flags, read_wholes
@@ -41,7 +43,7 @@ async def list_kv_blocks(ctx: ServerContext, request: Request) -> Response:
     return json_response(
         KVBlocks(
             summary=summarize(page, ctx.llm.info.block_size),
-            blocks=[_block(state) for state in page.blocks],
+            blocks=[_block(state, ctx.llm.info) for state in page.blocks],
             next_offset=after if after < page.stats.blocks_total else None,
             **place,
         )
@@ -68,9 +70,11 @@ def summarize(page: BlocksPage, block_size: int) -> KVSummary:
     )
 
 
-def _block(state: BlockState) -> KVBlock:
+def _block(state: BlockState, info: EngineInfo) -> KVBlock:
+    layers: Literal["all", "full", "window"] = "full" if state.block_id < info.num_blocks else "window"
     return KVBlock(
         block_id=state.block_id,
+        layers=layers if info.num_window_blocks else "all",
         state="used" if state.reference_count else "free" if state.digest is None else "cached",
         owners=state.owners,
         reference_count=state.reference_count,

@@ -14,10 +14,10 @@ from octavo.worker.request import WorkerRequest
 NOT_WRITTEN = -1
 
 
-def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size: int) -> StepInputs:
+def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size: int, first_window_block: int | None = None) -> StepInputs:
     """Lays out each request's next `count` tokens, in order, the first `cached` of which are not written; a request whose last known token
     is among them gets a row of logits, unless its hidden states are wanted, and so do tokens before one of a prompt whose logprobs are
-    wanted."""
+    wanted. Blocks of layers that see a window begin at `first_window_block`, if these have blocks of their own."""
     # Lists, made one array at the end: a step of one token pays for every call of numpy, whose code has left the caches meanwhile.
     token_ids: list[int] = []
     hidden_rows: list[int] = []
@@ -52,6 +52,10 @@ def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size
     numbers = np.array(token_ids + positions + starts + lengths + logit_rows + hidden_rows, np.int32)
     tokens, sequences = len(token_ids), len(lengths)
     after = 2 * tokens + 2 * sequences + 1
+    window_tables = None
+    if first_window_block is not None:
+        # What is below 0, as none is, stays so.
+        window_tables = _padded([request.window_block_ids.view for request, _, _ in scheduled]) - np.int32(first_window_block)
     return StepInputs(
         token_ids=numbers[:tokens],
         positions=numbers[tokens : 2 * tokens],
@@ -61,6 +65,7 @@ def build_inputs(scheduled: Sequence[tuple[WorkerRequest, int, int]], block_size
         block_tables=_padded(tables),
         logit_rows=numbers[after : after + len(logit_rows)],
         hidden_rows=numbers[after + len(logit_rows) :],
+        window_tables=window_tables,
     )
 
 

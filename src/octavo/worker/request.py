@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -84,9 +84,9 @@ class Pool:
 
 @dataclass(slots=True)
 class WorkerRequest:
-    """Tokens, blocks and progress of one request on this worker; `row` is what the sampler needs of it. A `beam` takes no token by
-    itself. Logprobs of the prompt are told as `prompt_row` says, if there is one. A request with a `pool` wants its prompt's hidden states,
-    and no token."""
+    """Tokens, blocks and progress of one request on this worker; `row` is what the sampler needs of it. A `beam` takes no token by itself.
+    Where the model's layers are of two kinds, `window_block_ids` are the blocks of those that see a window. Logprobs of the prompt are told
+    as `prompt_row` says, if there is one. A request with a `pool` wants its prompt's hidden states, and no token."""
 
     request_id: str
     token_ids: GrowingArray
@@ -96,6 +96,14 @@ class WorkerRequest:
     beam: bool = False
     prompt_row: SamplingRow | None = None
     pool: Pool | None = None
+    window_block_ids: GrowingArray = field(default_factory=lambda: GrowingArray([]))
+
+    def replace_block(self, place: int, block_id: int) -> None:
+        """Another block at a place of its table, or at ~place of its window's."""
+        if place >= 0:
+            self.block_ids.view[place] = block_id
+        else:
+            self.window_block_ids.view[~place] = block_id
 
     def rows_told(self, count: int) -> int:
         """How many of its next `count` tokens come before one of the prompt whose logprobs are wanted: the first of them."""
@@ -115,4 +123,5 @@ class WorkerRequest:
         """A request of another name that has come as far."""
         tokens = self.token_ids.copy()
         row = replace(self.row, token_ids=tokens.view, penalties=None)
-        return WorkerRequest(request_id, tokens, self.num_computed, self.block_ids.copy(), row, self.beam)
+        in_window = self.window_block_ids.copy()
+        return WorkerRequest(request_id, tokens, self.num_computed, self.block_ids.copy(), row, self.beam, window_block_ids=in_window)

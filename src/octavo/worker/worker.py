@@ -29,6 +29,7 @@ class Worker:
         block_size: int,
         num_swap_blocks: int = 0,
         max_compiled_grammars: int = MAX_COMPILED,
+        num_window_blocks: int = 0,
     ) -> None:
         self._program = program
         self._stepper = stepper_for(program, vocab_size)
@@ -36,7 +37,9 @@ class Worker:
         self._masks = TokenMasks(vocab_size, max_compiled_grammars)
         self._requests: dict[str, WorkerRequest] = {}
         self._swap = SwapMemory(program, num_swap_blocks)
-        program.allocate_kv_cache(num_blocks, block_size)
+        # Where the blocks of layers that see a window begin, if they have blocks of their own.
+        self._first_window_block = num_blocks if num_window_blocks else None
+        program.allocate_kv_cache(num_blocks, block_size, num_window_blocks)
 
     @property
     def num_requests(self) -> int:
@@ -81,9 +84,11 @@ class Worker:
         for share in plan.scheduled:
             request = self._requests[share.request_id]
             for place, block_id in share.replaced_blocks:
-                request.block_ids.view[place] = block_id
+                request.replace_block(place, block_id)
             if share.new_block_ids:
                 request.block_ids.extend(share.new_block_ids)
+            if share.new_window_block_ids:
+                request.window_block_ids.extend(share.new_window_block_ids)
             scheduled.append((request, share.num_tokens, share.num_cached))
             known = len(request.token_ids)
             if request.prompt_row is not None:
@@ -96,7 +101,7 @@ class Worker:
                 rows.append(request.row)
                 owners.append((request, True))
         masks = self._masks.begin(rows)
-        results = self._stepper.run(build_inputs(scheduled, self._block_size), rows, masks)
+        results = self._stepper.run(build_inputs(scheduled, self._block_size, self._first_window_block), rows, masks)
         result = _result(owners, results)
         if any(request.pool is not None for request, _, _ in scheduled):
             for request_id, vector in pool_states(scheduled, self._program.hidden_states()).items():

@@ -204,7 +204,7 @@ def test_a_program_without_a_cache_is_refused() -> None:
     program.product(activations, program.add_floats(8, False), [(table, 0)], False)
     one = np.zeros(1, np.int32)
     with pytest.raises(ValueError, match="cache"):
-        program.run(one, one, np.zeros(1, np.int64), np.array([0, 1], np.int32), one + 1, np.zeros((1, 1), np.int32), one)
+        program.run(one, one, np.zeros(1, np.int64), np.array([0, 1], np.int32), one + 1, np.zeros((1, 1), np.int32), None, one)
 
 
 def test_blocks_to_copy_are_checked() -> None:

@@ -51,6 +51,7 @@ class Product:
             np.array([0, count], np.int32),
             np.array([count], np.int32),
             np.arange(64, dtype=np.int32)[None],
+            None,
             np.arange(count, dtype=np.int32),
         ).copy()
 

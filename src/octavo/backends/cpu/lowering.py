@@ -103,10 +103,11 @@ class Lowering:
         columns = [0, linears[0].output.width, linears[0].output.width + linears[1].output.width]
         self._products(value.inputs[0], list(zip(linears, columns, strict=True)), projected, add=False)
         target = self._attended(place, operation.output.width)
+        apart = self._graph.mixes_windows and cache.window is not None
         self._native.attend(
             projected,
             target,
-            self._native.add_cache_layer(cache.num_kv_heads, cache.head_dim),
+            self._native.add_cache_layer(cache.num_kv_heads, cache.head_dim, apart),
             self._rope(query.attributes["spec"]),
             operation.output.width // cache.head_dim,
             cache.window or 0,
@@ -114,6 +115,7 @@ class Lowering:
             operation.attributes["softcap"] or 0.0,
             tuple(-1 if norm is None else self._norm_vector(norm) for norm in norms),
             max(epsilons, default=0.0),
+            apart,
         )
         self._floats[operation.output.index] = target
         if place == self._last_attention:

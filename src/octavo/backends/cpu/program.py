@@ -38,9 +38,13 @@ class CpuProgram:
             )
         return int(self._native.cache_bytes_per_block(block_size))
 
-    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+    def kv_bytes_per_window_block(self, block_size: int) -> int:
+        """Bytes of those that belong to layers which see a window, where others see everything; else 0."""
+        return int(self._native.cache_bytes_per_window_block(block_size))
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int, num_window_blocks: int = 0) -> None:
         """Makes the KV cache, in memory that the system commits as it is first written."""
-        self._native.allocate_cache(num_blocks, block_size)
+        self._native.allocate_cache(num_blocks, block_size, num_window_blocks)
 
     def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
         """Copies the first `num_tokens` slots for each (source, destination, num_tokens), in order, and clears the destination's others.
@@ -53,7 +57,7 @@ class CpuProgram:
         return "cpu-strips"
 
     def read_block(self, block_id: int) -> bytes:
-        """Keys and values of one block, all layers together: `kv_bytes_per_block` bytes. Raises ValueError for a block out of range."""
+        """Keys and values of one block, all layers together that it is of. Raises ValueError for a block out of range."""
         return bytes(self._native.read_block(block_id))
 
     def write_block(self, block_id: int, content: bytes) -> None:
@@ -74,6 +78,7 @@ class CpuProgram:
             step.query_starts,
             step.sequence_lengths,
             step.block_tables,
+            step.window_tables,
             _rows(step),
         )
         return logits
@@ -93,6 +98,7 @@ class CpuProgram:
                 step.query_starts,
                 step.sequence_lengths,
                 step.block_tables,
+                step.window_tables,
                 _rows(step),
                 *_arrays(sampling),
             )

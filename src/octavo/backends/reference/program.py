@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ class ReferenceProgram:
         self._values: list[Side] = []
         self._tile = 1
         self._block_size = 0
+        self._num_blocks = self._num_window_blocks = 0
         self._hidden = np.empty((0, 0), np.float32)
 
     @property
@@ -53,15 +55,24 @@ class ReferenceProgram:
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes of keys and values of one block, all layers together."""
-        layers = self._graph.cache_layers
-        return sum(bytes_per_token(self._format, layer.num_kv_heads, layer.head_dim) for layer in layers) * block_size
+        return self._bytes_of(self._graph.cache_layers) * block_size
 
-    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+    def kv_bytes_per_window_block(self, block_size: int) -> int:
+        """Bytes of those that belong to layers which see a window, where others see everything; else 0."""
+        if not self._graph.mixes_windows:
+            return 0
+        return self._bytes_of(layer for layer in self._graph.cache_layers if layer.window is not None) * block_size
+
+    def _bytes_of(self, layers: Iterable[CacheLayer]) -> int:
+        return sum(bytes_per_token(self._format, layer.num_kv_heads, layer.head_dim) for layer in layers)
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int, num_window_blocks: int = 0) -> None:
         """Makes the KV tensors, in memory that the system commits as it is first written, and settles the height of tiles."""
-        self._block_size = block_size
+        self._block_size, self._num_blocks, self._num_window_blocks = block_size, num_blocks, num_window_blocks
         for layer in self._graph.cache_layers:
+            blocks = num_window_blocks if self._is_apart(layer) else num_blocks
             for sides in (self._keys, self._values):
-                sides.append(Side(self._format, num_blocks, block_size, layer.num_kv_heads, layer.head_dim))
+                sides.append(Side(self._format, blocks, block_size, layer.num_kv_heads, layer.head_dim))
         shapes: set[ProductShape] = set()
         for operation in self._graph.operations:
             if operation.name in ("linear", "logits"):
@@ -75,26 +86,42 @@ class ReferenceProgram:
 
     def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
         """Copies the first `num_tokens` slots for each (source, destination, num_tokens), in order, and clears the destination's others."""
-        for side in (*self._keys, *self._values):
-            for source, destination, num_tokens in copies:
-                side.copy(source, destination, num_tokens)
+        for source, destination, num_tokens in copies:
+            sides, first = self._sides_of(source)
+            for side in sides:
+                side.copy(source - first, destination - first, num_tokens)
 
     def read_block(self, block_id: int) -> bytes:
-        """Keys and values of one block, all layers together: `kv_bytes_per_block` bytes."""
-        return b"".join(array[block_id].tobytes() for array in self._arrays())
+        """Keys and values of one block, all layers together that it is of."""
+        return b"".join(part.tobytes() for part in self._parts(block_id))
 
     def write_block(self, block_id: int, content: bytes) -> None:
-        """Puts back what `read_block` gave, of this block or another. Raises ValueError for bytes of another number."""
-        if len(content) != self.kv_bytes_per_block(self._block_size):
-            raise ValueError(f"a block has {self.kv_bytes_per_block(self._block_size)} bytes, not {len(content)}")
+        """Puts back what `read_block` gave, of this block or another of its kind. Raises ValueError for bytes of another number."""
+        size = sum(part.nbytes for part in self._parts(block_id))
+        if len(content) != size:
+            raise ValueError(f"a block has {size} bytes, not {len(content)}")
         first = 0
-        for array in self._arrays():
-            target = array[block_id]
-            target[...] = np.frombuffer(content, array.dtype, target.size, first).reshape(target.shape)
+        for target in self._parts(block_id):
+            target[...] = np.frombuffer(content, target.dtype, target.size, first).reshape(target.shape)
             first += target.nbytes
 
     def _arrays(self) -> Iterator[npt.NDArray[Any]]:
         return (array for side in (*self._keys, *self._values) for array in side.arrays)
+
+    def _is_apart(self, layer: CacheLayer) -> bool:
+        """Whether the layer has blocks of the second kind."""
+        return self._num_window_blocks > 0 and layer.window is not None
+
+    def _sides_of(self, block_id: int) -> tuple[list[Side], int]:
+        """The keys and values of the layers that a block is of, and the first id of its kind."""
+        apart = self._num_window_blocks > 0 and block_id >= self._num_blocks
+        chosen = [index for index, layer in enumerate(self._graph.cache_layers) if self._is_apart(layer) is apart]
+        return [sides[index] for sides in (self._keys, self._values) for index in chosen], self._num_blocks if apart else 0
+
+    def _parts(self, block_id: int) -> Iterator[npt.NDArray[Any]]:
+        """What the arrays have of a block."""
+        sides, first = self._sides_of(block_id)
+        return (array[block_id - first] for side in sides for array in side.arrays)
 
     @property
     def kv_layout(self) -> str:
@@ -129,6 +156,7 @@ class _Step:
         self._last_use = {value.index: place for place, op in enumerate(program._graph.operations) for value in op.inputs}
         self._rotations: dict[RopeSpec, tuple[Floats, Floats]] = {}
         self._tiles: dict[int, QueryTiles] = {}
+        self._window_step = step if step.window_tables is None else self._in_window_blocks(step, step.window_tables)
 
     def run(self) -> Floats:
         table: dict[str, Callable[[Operation, list[Floats], list[Floats]], Floats]] = {
@@ -171,13 +199,21 @@ class _Step:
         query, key, value = inputs
         program, layer = self._program, operation.attributes["layer"]
         cache: CacheLayer = operation.attributes["cache"]
+        step = self._window_step if program._is_apart(cache) else self._step
         keys, values = program._keys[layer], program._values[layer]
-        written = self._step.slot_mapping >= 0
-        slots = self._step.slot_mapping[written]
+        written = step.slot_mapping >= 0
+        slots = step.slot_mapping[written]
         keys.write(slots, key[written])
         values.write(slots, value[written])
         group = query.shape[1] // (cache.num_kv_heads * cache.head_dim)
         if group not in self._tiles:
             self._tiles[group] = cut_queries(self._step, group, program._tile, program._block_size)
         tiles, scale, softcap = self._tiles[group], operation.attributes["scale"], operation.attributes["softcap"]
-        return paged_attention(query, keys, values, self._step, tiles, cache, scale, program._threads, softcap)
+        return paged_attention(query, keys, values, step, tiles, cache, scale, program._threads, softcap)
+
+    def _in_window_blocks(self, step: StepInputs, tables: npt.NDArray[np.int32]) -> StepInputs:
+        """The step as the layers have it whose blocks are in `tables`."""
+        size = self._program._block_size
+        sequence = np.repeat(np.arange(len(tables)), np.diff(step.query_starts))
+        slots = tables[sequence, step.positions // size].astype(np.int64) * size + step.positions % size
+        return replace(step, block_tables=tables, slot_mapping=np.where(step.slot_mapping < 0, step.slot_mapping, slots))
