@@ -27,7 +27,7 @@ std::vector<ProfileLine> Program::profiled() const {
 }
 
 std::string Program::name_of(std::size_t operation) const {
-  static const char* const names[] = {"embedding", "gather", "norms", "conversions", "products", "gate and up", "attention"};
+  static const char* const names[] = {"embedding", "gather", "norms", "norms", "conversions", "products", "gate and up", "attention"};
   static_assert(std::size(names) == std::variant_size_v<Operation>);
   return operation + 1 == operations_.size() ? "logits" : names[operations_[operation].index()];
 }

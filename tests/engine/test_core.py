@@ -247,7 +247,7 @@ def test_errors_give_back_what_was_taken(model: Path, tmp_path: Path, spy: type[
         build(model, num_blocks_override=1 << 50)
     assert spy.closed == 4
 
-    def out_of_memory(self: Any, num_blocks: int, num_swap_blocks: int) -> None:
+    def out_of_memory(self: Any, num_blocks: int, num_swap_blocks: int, num_window_blocks: int) -> None:
         raise MemoryError
 
     monkeypatch.setattr(Spy, "allocate", out_of_memory)

@@ -40,7 +40,7 @@ class Program:
     def kv_bytes_per_block(self, block_size: int) -> int:
         return 0
 
-    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+    def allocate_kv_cache(self, num_blocks: int, block_size: int, num_window_blocks: int = 0) -> None:
         self.events.append(("allocate", num_blocks, block_size))
 
     def copy_blocks(self, copies: list[tuple[int, int, int]]) -> None:
