@@ -24,10 +24,23 @@ __getattr__, __dir__ = lazy_names(
         "EngineArgs": "vllm.engine.arg_utils",
         "AsyncEngineArgs": "vllm.engine.arg_utils",
         "AsyncLLMEngine": "vllm.engine.async_llm_engine",
+        "LLMEngine": "vllm.engine.llm_engine",
+        "EmbeddingOutput": "vllm.outputs",
+        "PoolingOutput": "vllm.outputs",
+        "PromptType": "vllm.inputs",
         "TextPrompt": "vllm.inputs",
         "TokensPrompt": "vllm.inputs",
         "InferenceEngine": "octavo.api.short_names",
         "GenerationConfig": "octavo.api.short_names",
     },
     "__version__",
+    "__version_tuple__",
+    refused={
+        "ModelRegistry": "it serves the models that its README lists, and takes no others from programs",
+        "initialize_ray_cluster": "it runs on one machine, without Ray",
+        **dict.fromkeys(
+            ("ClassificationOutput", "ClassificationRequestOutput", "ScoringOutput", "ScoringRequestOutput"),
+            "it serves decoders that generate or embed, not models that classify or score",
+        ),
+    },
 )

@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import itertools
+import re
 import subprocess
 import sys
 import tomllib
@@ -50,6 +51,41 @@ def test_every_name_can_be_loaded():
         module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
         for name in getattr(module, "__all__", ()):
             assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        ("vllm", "ModelRegistry", "README"),
+        ("vllm", "ScoringOutput", "generate or embed"),
+        ("vllm.outputs", "ClassificationRequestOutput", "generate or embed"),
+        ("vllm.sampling_params", "GuidedDecodingParams", "StructuredOutputsParams now, which SamplingParams takes as structured_outputs"),
+        ("vllm.utils", "FlexibleArgumentParser", "argparse.ArgumentParser"),
+        ("vllm.utils.argparse_utils", "FlexibleArgumentParser", "argparse.ArgumentParser"),
+        ("vllm.transformers_utils.tokenizer", "get_tokenizer", r"LLM.get_tokenizer\(\)"),
+        ("vllm.config", "VllmConfig", r"EngineArgs\(...\).create_engine_config\(\)"),
+    ],
+)
+def test_a_name_that_octavo_lacks_says_what_to_do_instead(module: str, name: str, instead: str):
+    with pytest.raises(ImportError, match=rf"^Octavo has no {module}.{name}: .*{instead}"):
+        exec(f"from {module} import {name}")
+    assert name not in dir(importlib.import_module(module))
+
+
+def test_helpers_that_programs_import():
+    from vllm.utils import random_uuid
+
+    made = {random_uuid() for _ in range(100)}
+    assert len(made) == 100
+    assert all(re.fullmatch("[0-9a-f]{32}", each) for each in made)
+
+
+def test_the_engines_have_their_newer_homes():
+    from vllm.engine.llm_engine import LLMEngine
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.llm_engine import LLMEngine as Newer
+
+    assert (AsyncLLM, Newer, vllm.LLMEngine) == (AsyncLLMEngine, LLMEngine, LLMEngine)
 
 
 def test_the_version_says_whose_names_and_whose_code():

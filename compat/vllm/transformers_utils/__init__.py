@@ -1,0 +1,1 @@
+"""What vLLM makes of transformers, of which Octavo needs nothing."""
