@@ -64,6 +64,22 @@ def test_the_template_is_told_of_tools(llm: LLM) -> None:
         llm.chat(HELLO, GREEDY, use_tqdm=False, chat_template_kwargs={"tools": tools})
 
 
+def test_what_the_template_does_not_read_is_refused(llm: LLM) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for fields, param in (
+        ({"tools": tools}, "tools"),
+        ({"chat_template_kwargs": {"documents": [{"text": "a"}]}}, "documents"),
+        ({"chat_template_kwargs": {"loud": True}}, "chat_template_kwargs.loud"),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            llm.chat(HELLO, GREEDY, use_tqdm=False, **fields)
+        assert caught.value.param == param
+    with pytest.raises(InvalidRequestError, match="does not read names") as caught:
+        llm.chat([{**HELLO[0], "name": "Ann"}], GREEDY, use_tqdm=False)
+    assert caught.value.param == "messages[0].name"
+    llm.chat(HELLO, GREEDY, use_tqdm=False, tools=[], chat_template_kwargs={"documents": [], "loud": None})
+
+
 def test_a_template_for_one_call(llm: LLM) -> None:
     (output,) = llm.chat(HELLO, GREEDY, use_tqdm=False, chat_template=SHOUT, chat_template_kwargs={"loud": "!"})
     assert output.prompt == "HELLO!"

@@ -14,6 +14,18 @@ from octavo.text.tokenizer import Tokenizer
 PROMPT = "Once upon a time"
 
 
+@pytest.mark.parametrize("repetition", [1e6, 1e-6])
+def test_the_greatest_penalties_overflow_nothing(llm: LLM, repetition: float) -> None:
+    """Also beside the greatest biases, and divided by the lowest temperature."""
+    biases = {token: 100.0 if token % 2 else -100.0 for token in range(3, 40)}
+    for temperature in (0.0, 0.01):
+        for penalty in (2.0, -2.0):
+            fields = {"frequency_penalty": penalty, "presence_penalty": penalty, "repetition_penalty": repetition}
+            params = SamplingParams(max_tokens=20, temperature=temperature, seed=1, ignore_eos=True, logit_bias=biases, **fields)
+            (output,) = llm.generate("Hello Hello", params, use_tqdm=False)
+            assert len(output.outputs[0].token_ids) == 20
+
+
 def generate(llm: LLM, **params: Any) -> Any:
     return llm.generate(PROMPT, SamplingParams(**{"temperature": 0, "max_tokens": 12, **params}), use_tqdm=False)[0].outputs[0]
 

@@ -138,6 +138,8 @@ async def test_anthropics_client_reads_and_sends_back(remote: anthropic.AsyncAnt
         {"role": "tool", "tool_call_id": use.id, "content": "Rain."},
         {"role": "user", "content": "So?"},
     ]
+    beta = await remote.beta.messages.create(**BASE)
+    assert beta.content[1].text.startswith("I look.")
     count = await remote.messages.count_tokens(model="fake-model", messages=[USER], system="Be brief.")
     assert count.input_tokens == len("<system>Be brief.<user>Hi<assistant>")
 

@@ -153,7 +153,7 @@ class Tokenizer:
         template's own words where it has any, for a variable that it does not read, and for a model without a template.
         """
         template = chat_template or choose_template(self.chat_template, self.named_templates, kwargs)
-        check_variables([name for name, value in kwargs.items() if value is not None and name not in RESERVED], variables_of(template))
+        check_variables({name: value for name, value in kwargs.items() if name not in RESERVED}, variables_of(template))
         variables = {**self._parts.template_variables, **kwargs}
         return render_chat(
             template,
