@@ -281,6 +281,11 @@ def test_an_assistants_content_may_be_missing() -> None:
         ([{"role": "user", "content": [{"type": "image_url"}]}], "of type 'image_url'; this model takes text", "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": "input_audio"}]}], "of type 'input_audio'", "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0] has no text", "messages[0].content[0].text"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]}],
+            "messages[0].content[0].cache_control is not known",
+            "messages[0].content[0].cache_control",
+        ),
         ([{"role": "assistant", "tool_calls": 1}], "messages[0].tool_calls must be a list", "messages[0].tool_calls"),
         ([{"role": "assistant", "tool_calls": [1]}], "messages[0].tool_calls[0] has no function", "messages[0].tool_calls[0]"),
         (

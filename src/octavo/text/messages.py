@@ -69,6 +69,9 @@ def _part_text(part: Any, where: str) -> str:
         raise InvalidRequestError(f"{where} is of type {kind!r}; this model takes text only", param=where)
     if not isinstance(part.get("text"), str):
         raise InvalidRequestError(f"{where} has no text", param=f"{where}.text")
+    for key in part:
+        if key not in ("type", "text"):
+            raise InvalidRequestError(f"{where}.{key} is not known: a part of text has a type and a text", param=f"{where}.{key}")
     text: str = part["text"]
     return text
 
