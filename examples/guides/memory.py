@@ -2,7 +2,7 @@
 
 import os
 
-from vllm import LLM
+from vllm import LLM, SamplingParams
 
 llm = LLM(model=os.environ.get("MODEL", "smollm2"), gpu_memory_utilization=0.7, max_model_len=4096)
-print(llm.generate("The cache holds")[0].outputs[0].text)
+print("The capital of Japan is" + llm.generate("The capital of Japan is", SamplingParams(temperature=0))[0].outputs[0].text)
