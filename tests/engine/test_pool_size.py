@@ -170,13 +170,9 @@ def test_a_request_needs_its_window_and_a_step() -> None:
     assert windowed(seats=4, window=2000).num_blocks == 4 * 63
 
 
-def test_a_window_is_not_swapped() -> None:
+def test_blocks_of_a_window_are_swapped_as_any() -> None:
     config = EngineConfig(model=ModelConfig("m"), cache=CacheConfig(swap_space=GIB))
-    with pytest.raises(ConfigError, match="swap_space: this model's layers see windows of 100 tokens; what") as caught:
-        size_pool(config, replace(MODEL, window=100), 32 * GIB, 30 * GIB)
-    assert caught.value.param == "swap_space"
-    # Nothing ever leaves a window as long as the longest request.
-    assert size_pool(config, replace(MODEL, window=1000), 32 * GIB, 30 * GIB).num_swap_blocks == 1024
+    assert size_pool(config, replace(MODEL, window=100), 32 * GIB, 30 * GIB).num_swap_blocks == 1024
 
 
 def test_a_pool_that_holds_the_window_bounds_no_length() -> None:
@@ -270,3 +266,19 @@ def test_either_kind_may_bound_the_longest_request() -> None:
     assert mixed(blocks=63, longest=1000).max_model_len == 1000
     with pytest.raises(ConfigError, match="no memory is left for the KV cache"):
         mixed(budget=MIB)
+
+
+def test_swap_space_has_of_each_kind_what_the_cache_has() -> None:
+    config = EngineConfig(
+        model=ModelConfig("m"),
+        cache=CacheConfig(swap_space=292 * MIB, enable_prefix_caching=False),
+        scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=200),
+    )
+    model = replace(MODEL, window=100, kv_bytes_per_block=2 * MIB, kv_bytes_per_window_block=MIB)
+    pool = size_pool(config, model, 32 * GIB, 30 * GIB)
+    # Half of what 252 and 80 blocks take.
+    assert (pool.num_swap_blocks, pool.num_window_swap_blocks) == (126, 40)
+    assert pool.explanation.endswith("; swap space: 126 and 40 blocks, 0.29 GiB")
+    small = replace(config, cache=CacheConfig(swap_space=2 * MIB))
+    with pytest.raises(ConfigError, match=r"swap_space: 2\.00 MiB holds no block of 16 tokens, which takes 3,145,728 bytes"):
+        size_pool(small, model, 32 * GIB, 30 * GIB)

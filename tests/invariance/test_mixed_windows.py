@@ -96,15 +96,33 @@ def test_evicted(setup: Setup, kept: Bits) -> None:
     assert stats.blocks_used == 0
 
 
-def test_preempted(setup: Setup) -> None:
-    """Requests that grow to more than ten blocks cannot hold for all of them."""
+@pytest.fixture(scope="module")
+def growing(setup: Setup) -> tuple[list[list[int]], list[SamplingParams], Bits]:
+    """Requests that begin short and grow, and what they give."""
     short = [prompt[:40] for prompt in PROMPTS]
     params = [msgspec.structs.replace(each, max_tokens=60 + index, ignore_eos=True) for index, each in enumerate(PARAMS)]
     with setup.start(enable_prefix_caching=False) as llm:
-        wanted = bits(llm.generate(short, params, use_tqdm=False))
+        return short, params, bits(llm.generate(short, params, use_tqdm=False))
+
+
+def test_preempted(setup: Setup, growing: tuple[list[list[int]], list[SamplingParams], Bits]) -> None:
+    """Ten blocks hold one of the requests, and not all that begin."""
+    short, params, wanted = growing
     with setup.start(num_gpu_blocks_override=10) as llm:
         assert bits(llm.generate(short, params, use_tqdm=False)) == wanted
         assert llm._core.stats().preemptions >= 5
+
+
+def test_swapped_out_and_in(setup: Setup, growing: tuple[list[list[int]], list[SamplingParams], Bits]) -> None:
+    """Blocks of either kind go and come back, and none of their tokens is computed again."""
+    short, params, wanted = growing
+    with setup.start(num_gpu_blocks_override=20, enable_prefix_caching=False, swap_space="8MiB", preemption_mode="swap") as llm:
+        assert bits(llm.generate(short, params, use_tqdm=False)) == wanted
+        stats = llm._core.stats()
+    assert stats.preemptions >= 3
+    assert stats.blocks_swapped_in - stats.window_blocks_swapped_in > stats.window_blocks_swapped_in > 3
+    assert (stats.blocks_used, stats.swap_blocks_used, stats.swapped) == (0, 0, 0)
+    assert stats.prompt_tokens_computed == sum(map(len, short))
 
 
 def test_samples_share_what_the_prompt_leaves_of_either_kind(setup: Setup) -> None:

@@ -89,6 +89,22 @@ def test_preempted_and_evicted(setup: Setup, params: list[SamplingParams], kept:
     assert stats.blocks_used == 0
 
 
+def test_swapped_out_and_in(setup: Setup, params: list[SamplingParams]) -> None:
+    """Only what the windows still see goes to swap space, and nothing of it is computed again."""
+    short = [prompt[:8] for prompt in prompts()[:16]]
+    growing = [msgspec.structs.replace(each, max_tokens=50 + index) for index, each in enumerate(params[:16])]
+    with setup.start(enable_prefix_caching=False) as llm:
+        wanted = bits(llm.generate(short, growing, use_tqdm=False))
+    with setup.start(num_gpu_blocks_override=8, enable_prefix_caching=False, swap_space="8MiB", preemption_mode="swap") as llm:
+        assert bits(llm.generate(short, growing, use_tqdm=False)) == wanted
+        stats = llm._core.stats()
+    assert stats.preemptions > 3
+    # What was not reused meanwhile need not be copied back.
+    assert 0 < stats.blocks_swapped_in <= stats.blocks_swapped_out <= 3 * stats.preemptions
+    assert stats.swap_blocks_used == stats.swapped == 0
+    assert stats.prompt_tokens_computed == sum(map(len, short))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_any_number_of_threads(setup: Setup, params: list[SamplingParams], kept: Bits, threads: int) -> None:
     with setup.start(threads=threads, max_num_batched_tokens=48) as llm:

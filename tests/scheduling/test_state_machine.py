@@ -32,7 +32,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Requests come, go, fail and are preempted; what each has received so far is always a beginning of what it gets alone."""
 
     steps = preemptions = finished = aborted_mid_step = hits = window_hits = copies = evictions = dropped = 0
-    swapped_out = swapped_in = shared_slots = searches = refused = returns = new_starts = mixed = mixed_hits = 0
+    swapped_out = swapped_in = shared_slots = searches = refused = returns = new_starts = mixed = mixed_hits = swapped_windows = 0
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4]),
@@ -66,7 +66,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         config = SchedulerConfig(budget, seqs, policy, mode)
         self.priorities = st.integers(-1, 1) if policy == "priority" else st.just(0)
         self.window = None if window is None else Window(window, budget)
-        swap_slots = swap_slots if window is None else 0
         window_blocks = 0 if window is None else window_blocks
         SchedulerMachine.mixed += window_blocks > 0
         cache = KVCacheManager(
@@ -77,6 +76,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             hash_block=hash_block,
             window=self.window,
             num_window_blocks=window_blocks,
+            num_window_swap_blocks=swap_slots // 2 if window_blocks else 0,
         )
         self.scheduler = Scheduler(config, cache, max_model_len=max_model_len, vocab_size=VOCAB, clock=lambda: 0.0)
         self.cache, self.store = cache, cache.store
@@ -386,34 +386,45 @@ class SchedulerMachine(RuleBasedStateMachine):
                 tokens = struct.unpack(f"<{size}i", cached.contents)
                 assert tuple(self.worker.memory[block, offset] for offset in range(size)) == tokens
 
+    def swapped_parts(self):
+        """Each store with what of its blocks requests have in swap space, and whose that is."""
+        swapped = [(request, request.swapped) for request in self.scheduler._requests.values() if request.swapped is not None]
+        parts = [swapped, [(request, each.window) for request, each in swapped]]
+        return list(zip(self.store.parts, parts, strict=False))
+
     @invariant()
     def swap_space_is_held_by_swapped_requests(self):
-        swap = self.store.parts[0].swap
-        swapped = [request.swapped for request in self.scheduler._requests.values() if request.swapped is not None]
-        held = Counter(slot for each in swapped for slot in each.slots)
-        SchedulerMachine.shared_slots += sum(count > 1 for count in held.values())
-        assert {slot: swap.reference_count(slot) for slot in range(swap.num_slots)} == {slot: held[slot] for slot in range(swap.num_slots)}
-        assert sorted([*swap._free, *held]) == list(range(swap.num_slots))
+        first = used = 0
+        for store, swapped in self.swapped_parts():
+            swap = store.swap
+            held = Counter(slot for _, each in swapped for slot in each.slots)
+            SchedulerMachine.shared_slots += sum(count > 1 for count in held.values())
+            slots = range(first, first + swap.num_slots)
+            assert {slot: swap.reference_count(slot) for slot in slots} == {slot: held[slot] for slot in slots}
+            assert sorted([*swap._free, *held]) == list(slots)
+            first, used = first + swap.num_slots, used + len(held)
         stats = self.scheduler.stats()
-        assert (stats.swapped, stats.swap_blocks_used, stats.swap_blocks_total) == (len(swapped), len(held), swap.num_slots)
+        requests = [request for request in self.scheduler._requests.values() if request.swapped is not None]
+        assert (stats.swapped, stats.swap_blocks_used, stats.swap_blocks_total) == (len(requests), used, first)
 
     @invariant()
     def what_is_swapped_out_is_a_request_s_own_tokens(self):
         """As it will be once the copies are made that the next plan begins with."""
         size, worker = self.scheduler._cache.block_size, self.worker
         slots = {**worker.swap, **{slot: worker.contents(block) for block, slot in self.scheduler._swapping.outgoing}}
-        for request in self.scheduler._requests.values():
-            if request.swapped is not None:
+        for store, swapped in self.swapped_parts():
+            for request, each in swapped:
                 assert request.status is RequestStatus.WAITING
-                count = request.swapped.num_tokens
-                read = [slots[request.swapped.slots[place // size]][place % size] for place in range(count)]
-                assert read == request.token_ids[:count]
-        swap = self.store.parts[0].swap
-        for block, slot in swap._slot_of.items():
-            assert swap._block_of[slot] == block
-            assert worker.contents(block) == slots[slot]
-            assert len(slots[slot]) == size
-        assert len(swap._block_of) == len(swap._slot_of)
+                places = range(each.num_dropped * size, each.num_tokens)
+                read = [slots[each.slots[place // size - each.num_dropped]][place % size] for place in places]
+                assert read == request.token_ids[each.num_dropped * size : each.num_tokens]
+                SchedulerMachine.swapped_windows += each.num_dropped > 0
+            swap = store.swap
+            for block, slot in swap._slot_of.items():
+                assert swap._block_of[slot] == block
+                assert worker.contents(block) == slots[slot]
+                assert len(slots[slot]) == size
+            assert len(swap._block_of) == len(swap._slot_of)
 
     @invariant()
     def prompts_are_held_only_for_samples_to_come(self):
@@ -506,7 +517,18 @@ def test_any_order_of_events_leaks_no_block_and_changes_no_token():
     machine = SchedulerMachine
     counts = (
         *("steps", "preemptions", "finished", "aborted_mid_step", "hits", "window_hits", "copies", "evictions", "dropped"),
-        *("swapped_out", "swapped_in", "shared_slots", "searches", "refused", "returns", "new_starts", "mixed", "mixed_hits"),
+        *(
+            "swapped_out",
+            "swapped_in",
+            "shared_slots",
+            "searches",
+            "refused",
+            "returns",
+            "new_starts",
+            "mixed",
+            "mixed_hits",
+            "swapped_windows",
+        ),
     )
     for name in counts:
         setattr(machine, name, 0)

@@ -17,7 +17,7 @@ def metrics() -> Metrics:
     metrics.attach(
         "m",
         EngineInfo(
-            "m", "LlamaForCausalLM", "reference", 100, 300, 16, 64, kv_cache_bytes=4096, kv_bytes_per_token=4, kv_cache_dtype="int8"
+            "m", "LlamaForCausalLM", "reference", 100, 300, 16, 64, kv_cache_bytes=4096, kv_bytes_per_block=64, kv_cache_dtype="int8"
         ),
     )
     return metrics

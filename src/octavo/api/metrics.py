@@ -132,7 +132,7 @@ class EngineMetrics:
         self.swapped_in = self._counter("kv_blocks_swapped_in", "Blocks copied from swap space.", prefix="octavo")
         self.bytes_swapped_out = self._counter("kv_bytes_swapped_out", "Bytes copied to swap space.", prefix="octavo")
         self.bytes_swapped_in = self._counter("kv_bytes_swapped_in", "Bytes copied from swap space.", prefix="octavo")
-        self._block_bytes = info.kv_bytes_per_token * info.block_size
+        self._block_bytes, self._window_block_bytes = info.kv_bytes_per_block, info.kv_bytes_per_window_block
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of finished requests.")
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         success = Counter("vllm:request_success", "Finished requests, by reason.", [*LABELS, "finished_reason"], registry=registry)
@@ -202,8 +202,11 @@ class EngineMetrics:
         moved_in = stats.blocks_swapped_in - seen.blocks_swapped_in
         self.swapped_out.inc(moved_out)
         self.swapped_in.inc(moved_in)
-        self.bytes_swapped_out.inc(moved_out * self._block_bytes)
-        self.bytes_swapped_in.inc(moved_in * self._block_bytes)
+        for counter, moved, own in (
+            (self.bytes_swapped_out, moved_out, stats.window_blocks_swapped_out - seen.window_blocks_swapped_out),
+            (self.bytes_swapped_in, moved_in, stats.window_blocks_swapped_in - seen.window_blocks_swapped_in),
+        ):
+            counter.inc((moved - own) * self._block_bytes + own * self._window_block_bytes)
         if stats.step_tokens:
             self.iteration_tokens.observe(stats.step_tokens)
 

@@ -50,7 +50,8 @@ class Session:
         self.prefix_caching = config.cache.enable_prefix_caching
         self.info: EngineInfo = self.core.info
         path = model_path(config.model)
-        self.cost: ModelCost = model_cost(path, self.info.backend, self.info.weights_bytes, self.info.kv_bytes_per_token)
+        kv_bytes = (self.info.kv_bytes_per_block + self.info.kv_bytes_per_window_block) // self.info.block_size
+        self.cost: ModelCost = model_cost(path, self.info.backend, self.info.weights_bytes, kv_bytes)
 
     def __enter__(self) -> Session:
         return self

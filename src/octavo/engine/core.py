@@ -143,7 +143,7 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
         if folder is not None:
             _check_saving(window)
         pool = size_pool(config, model, total_memory(), available_memory())
-        executor.allocate(pool.num_blocks, pool.num_swap_blocks, pool.num_window_blocks)
+        executor.allocate(pool.num_blocks, pool.num_swap_blocks + pool.num_window_swap_blocks, pool.num_window_blocks)
         cache = KVCacheManager(
             pool.num_blocks,
             config.cache.block_size,
@@ -152,6 +152,7 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
             scope=CacheScope(model.digest, model.kv_cache_dtype),
             window=window,
             num_window_blocks=pool.num_window_blocks,
+            num_window_swap_blocks=pool.num_window_swap_blocks,
         )
         prefixes = None
         if folder is not None:
@@ -182,7 +183,8 @@ def _info_of(config: EngineConfig, model: LoadedModel, pool: PoolSize, window: W
         num_blocks=pool.num_blocks,
         weights_bytes=model.weights_bytes,
         kv_cache_bytes=pool.bytes_for(model),
-        kv_bytes_per_token=(model.kv_bytes_per_block + model.kv_bytes_per_window_block) // config.cache.block_size,
+        kv_bytes_per_block=model.kv_bytes_per_block,
+        kv_bytes_per_window_block=model.kv_bytes_per_window_block,
         num_window_blocks=pool.num_window_blocks,
         version=__version__,
         enable_prefix_caching=config.cache.enable_prefix_caching,

@@ -16,13 +16,15 @@ _ADVICE = "; ask for less, or serve a smaller or quantized model"
 @dataclass(frozen=True, slots=True)
 class PoolSize:
     """The pool, the longest request that it is promised to hold (tokens), the one line that says why, and the blocks of swap space. With
-    `num_window_blocks` there are so many more for the layers that see a window, and `num_blocks` are for the others."""
+    `num_window_blocks` there are so many more for the layers that see a window, which have swap space of their own, and `num_blocks` are
+    for the others."""
 
     num_blocks: int
     max_model_len: int
     explanation: str
     num_swap_blocks: int = 0
     num_window_blocks: int = 0
+    num_window_swap_blocks: int = 0
 
     def bytes_for(self, model: LoadedModel) -> int:
         """Bytes of all its blocks."""
@@ -38,7 +40,7 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
     available.
     """
     size, window = config.cache.block_size, window_of(config, model)
-    swap_blocks = swap_blocks_of(config, model, available_memory)
+    _check_swap_space(config, available_memory)
     available_memory -= config.cache.swap_space
     wanted = config.model.max_model_len or model.max_model_len
     param = "kv_cache_memory" if config.cache.kv_cache_memory is not None else "gpu_memory_utilization"
@@ -60,7 +62,8 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
             f"Lower max_model_len to at most {longest}, or give the cache more memory",
             param="max_model_len",
         )
-    pool = PoolSize(blocks, longest, "", swap_blocks, own)
+    swap_blocks, own_swap_blocks = _swap_blocks(config, model, blocks, own)
+    pool = PoolSize(blocks, longest, "", swap_blocks, own, own_swap_blocks)
     return replace(pool, explanation=_explain(pool, model, size, window, why, wanted))
 
 
@@ -102,7 +105,9 @@ def _explain(pool: PoolSize, model: LoadedModel, size: int, window: Window | Non
     if window is not None and window.size < longest and not own:
         explanation += f", each with the {window.size} tokens of its window"
     if pool.num_swap_blocks:
-        explanation += f"; swap space: {pool.num_swap_blocks:,} blocks, {_amount(pool.num_swap_blocks * model.kv_bytes_per_block)}"
+        swapped = pool.num_swap_blocks * model.kv_bytes_per_block + pool.num_window_swap_blocks * model.kv_bytes_per_window_block
+        more = f" and {pool.num_window_swap_blocks:,}" if own else ""
+        explanation += f"; swap space: {pool.num_swap_blocks:,}{more} blocks, {_amount(swapped)}"
     return explanation
 
 
@@ -138,26 +143,31 @@ def _budget(config: EngineConfig, model: LoadedModel, total_memory: int, availab
     return min(left, available_memory), why
 
 
-def swap_blocks_of(config: EngineConfig, model: LoadedModel, available_memory: int) -> int:
-    """Blocks that the swap space holds. Raises ConfigError if it can't hold one, or the memory can't hold it."""
+def _check_swap_space(config: EngineConfig, available_memory: int) -> None:
+    """Raises ConfigError if the memory can't hold it."""
     space = config.cache.swap_space
-    if space and window_of(config, model) is not None:
-        raise ConfigError(
-            f"swap_space: this model's layers see windows of {model.window} tokens; what a preempted request has of its window is always "
-            "computed again, never swapped",
-            param="swap_space",
-        )
     if space > available_memory:
         raise ConfigError(
             f"swap_space: {_amount(space)} was asked for, but only {_amount(available_memory)} of memory is available", param="swap_space"
         )
-    if 0 < space < model.kv_bytes_per_block:
+
+
+def _swap_blocks(config: EngineConfig, model: LoadedModel, blocks: int, own: int) -> tuple[int, int]:
+    """Blocks that the swap space holds; of two kinds as many of each for one of the cache's `blocks` and `own`. Raises ConfigError if it
+    can't hold one of each."""
+    space = config.cache.swap_space
+    if own:
+        whole = blocks * model.kv_bytes_per_block + own * model.kv_bytes_per_window_block
+        counts = space * blocks // whole, space * own // whole
+    else:
+        counts = space // model.kv_bytes_per_block, 0
+    if space and (counts[0] < 1 or (own and counts[1] < 1)):
         raise ConfigError(
             f"swap_space: {_amount(space)} holds no block of {config.cache.block_size} tokens, which takes "
-            f"{model.kv_bytes_per_block:,} bytes; write it like 4GiB",
+            f"{_bytes_of_all(model):,} bytes; write it like 4GiB",
             param="swap_space",
         )
-    return space // model.kv_bytes_per_block
+    return counts
 
 
 def window_of(config: EngineConfig, model: LoadedModel) -> Window | None:

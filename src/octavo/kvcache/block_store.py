@@ -32,11 +32,11 @@ class BlockStore:
     Who holds a block is known by name, `owner`. `now` is the time, in seconds, of whatever happens next; its owner sets it each step.
     """
 
-    def __init__(self, num_blocks: int, num_swap_slots: int = 0, *, sliding: bool = False, first: int = 0) -> None:
+    def __init__(self, num_blocks: int, num_swap_slots: int = 0, *, sliding: bool = False, first: int = 0, first_slot: int = 0) -> None:
         self._pool = BlockPool(num_blocks, first)
         self._index = PrefixIndex(sliding=sliding)
         self.in_flight = InFlight()
-        self.swap = SwapSpace(num_swap_slots)
+        self.swap = SwapSpace(num_swap_slots, first_slot)
         self.num_evicted = 0
         self.num_cached_free = 0
         self.now = 0.0
@@ -67,6 +67,16 @@ class BlockStore:
     def num_used(self) -> int:
         """Blocks that somebody holds."""
         return self._pool.num_used
+
+    @property
+    def num_swap_slots(self) -> int:
+        """Slots of its swap space."""
+        return self.swap.num_slots
+
+    @property
+    def num_swap_used(self) -> int:
+        """Those that somebody holds."""
+        return self.swap.num_used
 
     @property
     def num_cached(self) -> int:

@@ -45,6 +45,13 @@ class Grant:
     window_block_ids: list[int] = field(default_factory=list)
 
 
+def _before(prefix: Prefix, swapped: Swapped | None) -> Prefix:
+    """What a table begins with that goes on with what was swapped: the prefix, or nothing if a window has passed all of that."""
+    if swapped is None or len(prefix.block_ids) >= swapped.num_dropped:
+        return prefix
+    return Prefix([NULL_BLOCK] * swapped.num_dropped, prefix.num_tokens, 0)
+
+
 class BlockTable:
     """Position p of the sequence lives in slot `p % block_size` of block `block_ids[p // block_size]`. Where a `window` bounds what tokens
     see, the first `num_dropped` entries are NULL_BLOCK: their blocks were given back when it had passed them (`slide`).
@@ -112,6 +119,7 @@ class BlockTable:
         on with what was `swapped`. What others hold of that costs nothing, unless the sequence goes on inside of a block and has to copy
         it; what nobody holds leaves the free blocks, too."""
         copies = prefix.num_tokens % self.block_size > 0 and num_tokens > prefix.num_tokens
+        prefix = _before(prefix, swapped)
         num_dropped = len(prefix.block_ids) - len(prefix.held)
         held = prefix.held if swapped is None else prefix.held + self.twins(prefix, swapped)
         return self._most_held(num_dropped, num_tokens) - len(held) + self._store.count_free(held) + copies
@@ -272,26 +280,29 @@ class BlockTable:
     def to_swap(self, num_tokens: int) -> tuple[int, int]:
         """What it would take to do without the blocks of the first `num_tokens` tokens, which are in the cache: the blocks to copy to swap
         space, and the tokens to compute again without it. Blocks that are there already aren't copied, and those that others hold and that
-        can be found needn't be computed. Of tables without a window, as all that has to do with swap space. O(blocks)."""
-        ids, size, store = self.block_ids[: blocks_for(num_tokens, self.block_size)], self.block_size, self._store
+        can be found needn't be computed. O(blocks)."""
+        ids, size, store, first = self.block_ids[: blocks_for(num_tokens, self.block_size)], self.block_size, self._store, self.num_dropped
         full = num_tokens // size
-        copies = sum(place >= full or store.swap.slot_of(block_id) is None for place, block_id in enumerate(ids))
-        found = 0
+        copies = sum(place >= full or store.swap.slot_of(ids[place]) is None for place in range(first, len(ids)))
+        found = first
         while found < min(self.num_registered, full) and store.is_shared(ids[found]):
             found += 1
+        if first and (found == first or self._first_needed(found, found * size, num_tokens) < first):
+            # What others hold begins too late for the first token after it.
+            found = 0
         return copies, num_tokens - found * size
 
     def swap_out(self, num_tokens: int) -> tuple[Swapped, list[tuple[int, int]]] | None:
         """Takes slots in swap space for the blocks of the first `num_tokens` tokens, which are in the cache; the second value are the
         copies to make, (block, slot), before anything is written. Blocks that sequences share have one slot. The table stays as it is.
         None, with nothing changed, if swap space is too small. O(blocks)."""
-        size, swap = self.block_size, self._store.swap
-        ids, full = self.block_ids[: blocks_for(num_tokens, size)], num_tokens // size
-        twins = [swap.slot_of(block_id) if place < full else None for place, block_id in enumerate(ids)]
+        size, swap, first = self.block_size, self._store.swap, self.num_dropped
+        ids, full = self.block_ids[first : blocks_for(num_tokens, size)], num_tokens // size
+        twins = [swap.slot_of(block_id) if place < full else None for place, block_id in enumerate(ids, first)]
         if twins.count(None) > swap.num_free:
             return None
         slots, copies = [], []
-        for place, (block_id, slot) in enumerate(zip(ids, twins, strict=True)):
+        for place, (block_id, slot) in enumerate(zip(ids, twins, strict=True), first):
             if slot is not None:
                 swap.hold(slot)
                 slots.append(slot)
@@ -301,11 +312,17 @@ class BlockTable:
             # What is written to a block that is not full yet is not in the slot.
             if place < full:
                 swap.pair(block_id, slots[-1])
-        return Swapped(slots, num_tokens), copies
+        return Swapped(slots, num_tokens, first), copies
+
+    def drop_swapped(self, swapped: Swapped) -> None:
+        """Gives the slots back of what was swapped out of it. O(slots)."""
+        for slot in swapped.slots:
+            self._store.swap.release(slot)
 
     def twins(self, prefix: Prefix, swapped: Swapped) -> list[int]:
         """Blocks that hold, after `prefix`, what `swapped` does."""
-        found = (self._store.swap.block_of(slot) for slot in swapped.slots[len(prefix.block_ids) :])
+        first = max(0, len(prefix.block_ids) - swapped.num_dropped)
+        found = (self._store.swap.block_of(slot) for slot in swapped.slots[first:])
         return [block_id for block_id in found if block_id is not None]
 
     def swap_in(self, prefix: Prefix, swapped: Swapped) -> list[tuple[int, int]]:
@@ -313,9 +330,9 @@ class BlockTable:
         slots back. Returns the copies to make, (slot, block), before anything is computed. Raises BlockPoolError if too few blocks are
         free. O(blocks)."""
         store, swap, full = self._store, self._store.swap, swapped.num_tokens // self.block_size
-        self.adopt(prefix)
-        first = len(prefix.block_ids)
-        rest = swapped.slots[first:]
+        self.adopt(_before(prefix, swapped))
+        first = len(self.block_ids)
+        rest = swapped.slots[first - swapped.num_dropped :]
         found = [swap.block_of(slot) for slot in rest]
         for block_id in found:
             if block_id is not None:
@@ -329,8 +346,7 @@ class BlockTable:
                 copies.append((slot, block_id))
                 if place < full:
                     swap.pair(block_id, slot)
-        for slot in swapped.slots:
-            swap.release(slot)
+        self.drop_swapped(swapped)
         return copies
 
     def fork(self, num_tokens: int, token_ids: list[int] | None = None, *, owner: str = "") -> BlockTable:

@@ -19,7 +19,7 @@ from octavo.kvcache.window import NO_END, Window
 class KVCacheManager:
     """`num_blocks` blocks of `block_size` tokens, and swap space for `num_swap_blocks` more. With `prefix_caching` full blocks can be found
     by later sequences of the same `scope`. With a `window`, which must be that of every layer, blocks are given back once it has passed
-    them; there is no swap space then, and nothing is saved. With `num_window_blocks` there are as many blocks more, for the layers that see
+    them; nothing is saved then. With `num_window_blocks` there are as many blocks more, for the layers that see
     the `window`, whose ids begin with `first_window_block` or where the others end, and those are for the layers that see everything.
 
     `hash_block` may be replaced, by a test that wants collisions for instance: results don't depend on it, only what is found.
@@ -37,6 +37,7 @@ class KVCacheManager:
         window: Window | None = None,
         num_window_blocks: int = 0,
         first_window_block: int | None = None,
+        num_window_swap_blocks: int = 0,
     ) -> None:
         if num_window_blocks and window is None:
             raise ValueError("blocks for layers that see a window need to know the window")
@@ -44,7 +45,7 @@ class KVCacheManager:
         self.num_window_blocks = num_window_blocks
         self._first_window_block = num_blocks if first_window_block is None else first_window_block
         self.window = window
-        self._num_swap_blocks = num_swap_blocks
+        self._num_swap_blocks, self._num_window_swap_blocks = num_swap_blocks, num_window_swap_blocks
         self.store: AnyStore = self._make_store()
         self.block_size = block_size
         self.prefix_caching = prefix_caching
@@ -54,7 +55,11 @@ class KVCacheManager:
     def _make_store(self) -> AnyStore:
         if not self.num_window_blocks:
             return BlockStore(self.num_blocks, self._num_swap_blocks, sliding=self.window is not None)
-        return MixedStore(BlockStore(self.num_blocks), BlockStore(self.num_window_blocks, sliding=True, first=self._first_window_block))
+        own, slots = self._num_window_swap_blocks, self._num_swap_blocks
+        return MixedStore(
+            BlockStore(self.num_blocks, slots),
+            BlockStore(self.num_window_blocks, own, sliding=True, first=self._first_window_block, first_slot=slots),
+        )
 
     def new_table(
         self, token_ids: list[int], *, adapter: str | None = None, salt: str | None = None, owner: str = "", keep_all: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.per_kind import PerKind
-from octavo.kvcache.swap_space import SwapSpace
 from octavo.protocol.wire import BlockState
 
 
@@ -61,9 +60,14 @@ class MixedStore:
         return self.full.num_evicted + self.window.num_evicted
 
     @property
-    def swap(self) -> SwapSpace:
-        """Swap space, of which such a model has none."""
-        return self.full.swap
+    def num_swap_slots(self) -> int:
+        """Slots of swap space, of which each kind has its own."""
+        return self.full.num_swap_slots + self.window.num_swap_slots
+
+    @property
+    def num_swap_used(self) -> int:
+        """Those that somebody holds."""
+        return self.full.num_swap_used + self.window.num_swap_used
 
     def is_shared(self, block_id: int) -> bool:
         """Whether the block has more than one holder."""
@@ -74,5 +78,5 @@ class MixedStore:
         return self.full.describe(first, end) + self.window.describe(first, end)
 
     def reset(self) -> bool:
-        """Forgets what all blocks hold; False, with nothing done, if any is in use."""
-        return self.num_used == 0 and self.full.reset() and self.window.reset()
+        """Forgets what all blocks hold; False, with nothing done, if any is in use, in the cache or in swap space."""
+        return self.num_used == self.num_swap_used == 0 and self.full.reset() and self.window.reset()

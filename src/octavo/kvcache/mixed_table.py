@@ -54,7 +54,9 @@ class MixedTable:
 
     def blocks_needed(self, prefix: Prefix, num_tokens: int, swapped: Swapped | None = None) -> PerKind:
         """See BlockTable."""
-        return PerKind(self.full.blocks_needed(prefix, num_tokens), self.window.blocks_needed(_of_window(prefix), num_tokens))
+        own = None if swapped is None else swapped.window
+        in_window = self.window.blocks_needed(_of_window(prefix), num_tokens, own)
+        return PerKind(self.full.blocks_needed(prefix, num_tokens, swapped), in_window)
 
     def blocks_to_come(self, written: int, num_tokens: int, most_tokens: int) -> PerKind:
         """See BlockTable."""
@@ -103,6 +105,30 @@ class MixedTable:
         """See BlockTable."""
         return _told(self.window.slide(num_computed))
 
+    def to_swap(self, num_tokens: int) -> tuple[int, int]:
+        """See BlockTable."""
+        (copies, tokens), (more_copies, more_tokens) = (part.to_swap(num_tokens) for part in self.parts)
+        return copies + more_copies, max(tokens, more_tokens)
+
+    def swap_out(self, num_tokens: int) -> tuple[Swapped, list[tuple[int, int]]] | None:
+        """See BlockTable. None, with nothing changed, if swap space has too few slots of either kind."""
+        full = self.full.swap_out(num_tokens)
+        own = None if full is None else self.window.swap_out(num_tokens)
+        if full is None or own is None:
+            if full is not None:
+                self.full.drop_swapped(full[0])
+            return None
+        return replace(full[0], window=own[0]), full[1] + own[1]
+
+    def drop_swapped(self, swapped: Swapped) -> None:
+        """See BlockTable."""
+        self.full.drop_swapped(swapped)
+        self.window.drop_swapped(_swapped_of_window(swapped))
+
+    def swap_in(self, prefix: Prefix, swapped: Swapped) -> list[tuple[int, int]]:
+        """See BlockTable."""
+        return self.full.swap_in(prefix, swapped) + self.window.swap_in(_of_window(prefix), _swapped_of_window(swapped))
+
     def fork(self, num_tokens: int, token_ids: list[int] | None = None, *, owner: str = "") -> MixedTable:
         """See BlockTable."""
         return MixedTable(*(part.fork(num_tokens, token_ids, owner=owner) for part in self.parts))
@@ -121,6 +147,12 @@ def _of_window(prefix: Prefix) -> Prefix:
     if prefix.window is None:
         raise BlockPoolError("a prefix of one kind of blocks came to a table of two")
     return prefix.window
+
+
+def _swapped_of_window(swapped: Swapped) -> Swapped:
+    if swapped.window is None:
+        raise BlockPoolError("blocks of one kind were swapped out of a table of two")
+    return swapped.window
 
 
 def _told(changes: list[tuple[int, int]]) -> list[tuple[int, int]]:

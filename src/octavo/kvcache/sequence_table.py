@@ -84,6 +84,22 @@ class SequenceTable(Protocol):
         """Gives back what the window has passed; returns the places."""
         ...
 
+    def to_swap(self, num_tokens: int) -> tuple[int, int]:
+        """Blocks to copy to swap space, and tokens to compute again without it."""
+        ...
+
+    def swap_out(self, num_tokens: int) -> tuple[Swapped, list[tuple[int, int]]] | None:
+        """Takes slots in swap space; None, with nothing changed, if there are too few."""
+        ...
+
+    def drop_swapped(self, swapped: Swapped) -> None:
+        """Gives the slots back of what was swapped out of it."""
+        ...
+
+    def swap_in(self, prefix: Prefix, swapped: Swapped) -> list[tuple[int, int]]:
+        """Begins the table with a prefix and what was swapped after it."""
+        ...
+
     def fork(self, num_tokens: int, token_ids: list[int] | None = None, *, owner: str = "") -> SequenceTable:
         """A table that shares the blocks of the first tokens."""
         ...

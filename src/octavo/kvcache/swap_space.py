@@ -9,14 +9,18 @@ from octavo.kvcache.block_pool import BlockPoolError
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """A sequence out of the cache: its first `num_tokens` tokens lie in `slots`, a block's each, in their order."""
+    """A sequence out of the cache: its first `num_tokens` tokens lie in `slots`, a block's each, in their order. The first `num_dropped`
+    blocks had been given back, because a window had passed them, and have none. Of a MixedTable, `window` is the same of the blocks of the
+    layers that see a window."""
 
     slots: list[int]
     num_tokens: int
+    num_dropped: int = 0
+    window: Swapped | None = None
 
 
 class SwapSpace:
-    """`num_slots` slots, 0 … num_slots − 1, each free or held by as many swapped sequences as share it.
+    """`num_slots` slots, from `first` on, each free or held by as many swapped sequences as share it.
 
     A full block whose contents a slot holds too is the slot's twin. So what sequences share goes out once, and comes back once: the next
     one of them finds the twin. A block ceases to be a twin when something else is written to it (`forget`), or when nobody holds the slot
@@ -25,9 +29,9 @@ class SwapSpace:
 
     __slots__ = ("_block_of", "_free", "_references", "_slot_of", "num_slots")
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, first: int = 0) -> None:
         self.num_slots = num_slots
-        self._free = list(range(num_slots - 1, -1, -1))
+        self._free = list(range(first + num_slots - 1, first - 1, -1))
         self._references: dict[int, int] = {}
         self._block_of: dict[int, int] = {}
         self._slot_of: dict[int, int] = {}

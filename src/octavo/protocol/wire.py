@@ -83,14 +83,13 @@ class EngineOutput(msgspec.Struct, omit_defaults=True, array_like=True):
 class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
     """A measurement after one step, or of sums since the engine's start.
 
-    `blocks_used` are held by requests and `blocks_cached` can be found by what they hold, whether held or not; `tokens_held` are the
-    slots of blocks in use that hold a token. These, like `running`, `waiting` and `step_tokens`, are of this moment. Sums: `preemptions`;
+    `blocks_used` are held by requests and `blocks_cached` can be found by what they hold, whether held or not; `tokens_held` are the slots
+    of blocks in use that hold a token. These, like `running`, `waiting` and `step_tokens`, are of this moment. Sums: `preemptions`;
     `blocks_evicted`, found no more because their space was needed; `blocks_copied`, because a request wrote to a shared one;
-    `prefix_cache_queries`, prompt tokens looked up, and `prefix_cache_hits`, those of them that needn't be computed, both when a request
-    is first scheduled; `prompt_tokens_computed`, prompt tokens that steps computed, again after a preemption too; `blocks_swapped_out` and
-    `blocks_swapped_in`, copied to swap space and from there. `swapped` of the `waiting` have their tokens in `swap_blocks_used` of the
-    `swap_blocks_total` blocks of swap space.
-    """
+    `prefix_cache_queries`, prompt tokens looked up, and `prefix_cache_hits`, those of them that needn't be computed, both when a request is
+    first scheduled; `prompt_tokens_computed`, prompt tokens that steps computed, again after a preemption too; `blocks_swapped_out` and
+    `blocks_swapped_in`, copied to swap space and from there, and of these those of layers that see a window, where they have their own.
+    `swapped` of the `waiting` have their tokens in `swap_blocks_used` of the `swap_blocks_total` blocks of swap space."""
 
     running: int = 0
     waiting: int = 0
@@ -110,6 +109,8 @@ class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
     swap_blocks_used: int = 0
     blocks_swapped_out: int = 0
     blocks_swapped_in: int = 0
+    window_blocks_swapped_out: int = 0
+    window_blocks_swapped_in: int = 0
 
 
 class BlockState(msgspec.Struct, array_like=True):
@@ -133,9 +134,9 @@ class BlocksPage(msgspec.Struct, array_like=True):
 
 class EngineInfo(msgspec.Struct, omit_defaults=True):
     """What a ready engine says of itself. `sliding_window` is how many tokens of a sequence the KV cache keeps, None for all; with
-    `num_window_blocks` it is so only of layers that have so many blocks of their own, besides the `num_blocks` of the others. A token
-    takes `kv_bytes_per_token`. With `saves_prefix_cache` it has a folder to save its prefix cache to. It computes at most `max_num_seqs`
-    sequences at once."""
+    `num_window_blocks` it is so only of layers that have so many blocks of their own, besides the `num_blocks` of the others. Blocks take
+    `kv_bytes_per_block`, those `kv_bytes_per_window_block`. With `saves_prefix_cache` it has a folder to save its prefix cache to. It
+    computes at most `max_num_seqs` sequences at once."""
 
     model: str
     architecture: str
@@ -154,4 +155,5 @@ class EngineInfo(msgspec.Struct, omit_defaults=True):
     hidden_size: int = 0
     max_num_seqs: int = 0
     num_window_blocks: int = 0
-    kv_bytes_per_token: int = 0
+    kv_bytes_per_block: int = 0
+    kv_bytes_per_window_block: int = 0

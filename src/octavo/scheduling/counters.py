@@ -41,8 +41,10 @@ class Counters:
             prefix_cache_hits=self.prefix_cache_hits,
             prompt_tokens_computed=self.prompt_tokens_computed,
             swapped=swapping.num_requests,
-            swap_blocks_total=store.swap.num_slots,
-            swap_blocks_used=store.swap.num_used,
+            swap_blocks_total=store.num_swap_slots,
+            swap_blocks_used=store.num_swap_used,
             blocks_swapped_out=swapping.num_blocks_out,
             blocks_swapped_in=swapping.num_blocks_in,
+            window_blocks_swapped_out=swapping.num_window_blocks_out,
+            window_blocks_swapped_in=swapping.num_window_blocks_in,
         )
