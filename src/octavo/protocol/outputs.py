@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Logprob:
-    """One candidate token at one position. `rank` is 1 for the most likely token."""
+    """One candidate token at one position. `rank` is 1 for the most likely token; `decoded_token` is its text, or OpenAI's
+    `bytes:\\xe2\\x80` for one that is no whole character."""
 
     logprob: float
     rank: int | None = None
