@@ -67,7 +67,7 @@ def refuses(server: LiveServer) -> bool:
 def test_running_streams_finish_and_new_ones_are_refused(start: Start, send: Callable[[int, int], None], number: signal.Signals) -> None:
     server = start()
     with ThreadPoolExecutor(4) as pool:
-        streams = [pool.submit(stream, server, 700) for _ in range(4)]
+        streams = [pool.submit(stream, server, 300) for _ in range(4)]
         wait_until(lambda: server.metrics()["vllm:num_requests_running"] == 4, 30)
         # So that none of them ends before it was looked at.
         os.kill(server.engine_pid, signal.SIGSTOP)

@@ -11,13 +11,13 @@ from processes import wait_until
 from serve_process import UNHURRIED, LiveServer
 from sse import connect, post_bytes
 
-BLOCKS = 40
+BLOCKS = 20
 
 
 @pytest.fixture(scope="module")
 def server(long_llama: Path) -> Iterator[LiveServer]:
-    """Three requests that grow to 501 tokens, in a pool of 640."""
-    arguments = ("--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", "512", "--swap-space", "64MiB", "--preemption-mode", "swap")
+    """Three requests that grow to 251 tokens, in a pool of 320."""
+    arguments = ("--num-gpu-blocks-override", str(BLOCKS), "--max-model-len", "256", "--swap-space", "64MiB", "--preemption-mode", "swap")
     with LiveServer(long_llama, *UNHURRIED, *arguments) as live:
         yield live
         assert live.stop() == 0
@@ -25,7 +25,7 @@ def server(long_llama: Path) -> Iterator[LiveServer]:
 
 
 def body(token: int) -> dict[str, object]:
-    return {"prompt": [token], "max_tokens": 500, "temperature": 0, "ignore_eos": True}
+    return {"prompt": [token], "max_tokens": 250, "temperature": 0, "ignore_eos": True}
 
 
 def test_swapped_requests_go_on_where_they_were(server: LiveServer) -> None:
