@@ -35,11 +35,13 @@ std::size_t blocks(std::size_t rows, std::size_t block) { return (rows + block -
 // Chunks small enough to even out the threads, large enough that taking them costs nothing.
 std::size_t chunk_of(std::size_t count, int threads) { return std::max<std::size_t>(1, count / (static_cast<std::size_t>(threads) * 8)); }
 
-// The same for the `count` pairs of panels of a region of a product. With few rows it is a pass over memory, and long runs are read faster
-// than short ones.
-std::size_t pairs_chunk(std::size_t count, std::size_t rows) {
-  const std::size_t parts = rows <= kFewRows ? 2 : 8;
-  return (count + parts - 1) / parts;
+// Where chunk `chunk` begins of the `count` pairs of panels of a region of a product: a multiple of `multiple`, or the end. With few rows it is a
+// pass over memory, and long runs are read faster than short ones: the first chunk is half of them, the next half of what is left, so that
+// whoever is done first finds something small to take.
+std::size_t cut_pairs(std::size_t count, std::size_t rows, std::size_t chunk, std::size_t multiple) {
+  if (rows > kFewRows) return chunk * std::max<std::size_t>(blocks(blocks(count, 8), multiple), 1) * multiple;
+  const std::size_t left = chunk < 64 ? count >> chunk : 0;
+  return left == 0 ? count : (count - left) / multiple * multiple;
 }
 
 std::size_t pairs(std::size_t panel_count) { return (panel_count + 1) / 2; }
@@ -186,7 +188,7 @@ void Program::run_op(const ProductOp& op, Member& member, const StepInputs& step
   };
   // Within a block of rows the panels follow one another, so that the rows' activations are read from the cache.
   member.share_regions(
-      [&](std::size_t region) { return total(region) * row_blocks; }, [&](std::size_t region) { return pairs_chunk(total(region), rows); },
+      [&](std::size_t region) { return total(region) * row_blocks; }, [&](std::size_t region, std::size_t chunk) { return cut_pairs(total(region), rows, chunk, 1); },
       [&](std::size_t region, std::size_t begin, std::size_t end) {
         const std::size_t all = total(region);
         while (begin < end) {
@@ -231,7 +233,7 @@ void Program::run_op(const GatedOp& op, Member& member, const StepInputs& step) 
   // A unit is one group of 32 outputs, a pair of panels, so that it can be converted where it is made.
   member.share_regions(
       [&](std::size_t region) { return pairs(gate.panel_count(region)) * row_blocks; },
-      [&](std::size_t region) { return blocks(pairs_chunk(pairs(gate.panel_count(region)), rows), kGatedGroups) * kGatedGroups; },
+      [&](std::size_t region, std::size_t chunk) { return cut_pairs(pairs(gate.panel_count(region)), rows, chunk, kGatedGroups); },
       [&](std::size_t region, std::size_t begin, std::size_t end) {
         const PackedLinear& own_gate = gate.regions[region];
         const PackedLinear& own_up = up.regions[region];

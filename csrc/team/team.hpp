@@ -44,13 +44,13 @@ class Member {
   template <typename Work>
   void share(std::size_t count, std::size_t chunk, Work&& work);
 
-  // The same for work that is cut into a region for each thread, count(region) units of it in chunks of chunk(region): a thread first takes
-  // what is left of its own region, then of the others', so that it reads one piece of memory from end to end while nobody lags behind.
-  // `work(region, begin, end)` gets units of one region.
+  // The same for work that is cut into a region for each thread, count(region) units of it, whose chunk i begins with unit cut(region, i): a
+  // thread first takes what is left of its own region, then of the others', so that it reads one piece of memory from end to end while nobody
+  // lags behind. `work(region, begin, end)` gets units of one region.
   //
   // Whoever is done calls `meanwhile()` before it waits for the others.
-  template <typename Count, typename Chunk, typename Work, typename Meanwhile>
-  void share_regions(Count&& count, Chunk&& chunk, Work&& work, Meanwhile&& meanwhile);
+  template <typename Count, typename Cut, typename Work, typename Meanwhile>
+  void share_regions(Count&& count, Cut&& cut, Work&& work, Meanwhile&& meanwhile);
 
   // The same, for work that is done sooner when what follows is known: `work(begin, end, next)` is told where the chunk begins that this thread
   // takes after this one, or `count` if there is none.
@@ -175,20 +175,22 @@ void Member::share(std::size_t count, std::size_t chunk, Work&& work) {
   barrier();
 }
 
-template <typename Count, typename Chunk, typename Work, typename Meanwhile>
-void Member::share_regions(Count&& count, Chunk&& chunk, Work&& work, Meanwhile&& meanwhile) {
+template <typename Count, typename Cut, typename Work, typename Meanwhile>
+void Member::share_regions(Count&& count, Cut&& cut, Work&& work, Meanwhile&& meanwhile) {
   const int threads = team_.threads_;
   std::vector<Team::Counter>& counters = team_.region_counters_[region_turn_ % 2];
   team_.region_counters_[(region_turn_ + 1) % 2][static_cast<std::size_t>(index_)].next.store(0, std::memory_order_relaxed);
   ++region_turn_;
   for (int i = 0; i < threads; ++i) {
     const auto region = static_cast<std::size_t>((index_ + i) % threads);
-    const std::size_t total = count(region), step = std::max<std::size_t>(chunk(region), 1);
+    const std::size_t total = count(region);
     std::atomic<std::size_t>& next = counters[region].next;
-    while (next.load(std::memory_order_relaxed) < total) {
-      const std::size_t begin = next.fetch_add(step, std::memory_order_relaxed);
+    while (cut(region, next.load(std::memory_order_relaxed)) < total) {
+      const std::size_t chunk = next.fetch_add(1, std::memory_order_relaxed);
+      const std::size_t begin = cut(region, chunk);
       if (begin >= total) break;
-      work(region, begin, std::min(begin + step, total));
+      const std::size_t end = std::min<std::size_t>(cut(region, chunk + 1), total);
+      if (begin < end) work(region, begin, end);
     }
   }
   barrier(meanwhile);

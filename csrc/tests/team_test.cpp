@@ -83,10 +83,15 @@ void regions_cover_everything(Team& team, int rounds) {
     const int shares = 1 + round % 4;
     team.run([&](Member& member) {
       for (int share = 0; share < shares; ++share) {
-        member.share_regions([&](std::size_t region) { return units[region].size(); }, [&](std::size_t region) { return region % 4; },
+        // Chunks of 0 units too: chunk i has i % (region % 4 + 2).
+        const auto cut = [](std::size_t region, std::size_t chunk) {
+          const std::size_t turn = region % 4 + 2, rest = chunk % turn;
+          return chunk / turn * (turn * (turn - 1) / 2) + rest * (rest - 1 + (rest == 0)) / 2;
+        };
+        member.share_regions([&](std::size_t region) { return units[region].size(); }, cut,
                              [&](std::size_t region, std::size_t begin, std::size_t end) {
                                int& bad = wrong[at(member.index()) * 16];
-                               bad += begin >= end || end - begin > std::max<std::size_t>(region % 4, 1);
+                               bad += begin >= end || end - begin > region % 4 + 1;
                                for (std::size_t i = begin; i < end; ++i) bad += units[region][i]++ != share;
                              },
                              [&] { ++waits[at(member.index()) * 16]; });
