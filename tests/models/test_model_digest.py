@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patient
 
 from octavo.loading.open import open_checkpoint
 from octavo.models.digest import model_digest
@@ -63,4 +64,4 @@ def test_it_takes_milliseconds(smollm2_path: Path) -> None:
             model_digest(model, "")
             times.append(time.perf_counter() - start)
     print(min(times))
-    assert min(times) < 0.2
+    assert min(times) < patient(0.2)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from patience import patient
 from tokenizers import Tokenizer as Backend
 
 from octavo.text.detokenizer import IncrementalDetokenizer
@@ -132,4 +133,4 @@ def test_a_long_output_takes_constant_time_a_token(tokenizer_of: TokenizerOf) ->
     for token_id in ids[:100_000]:
         detokenizer.push([token_id])
     # About 0.1 s; decoding the whole again each time would take hours.
-    assert time.perf_counter() - start < 10
+    assert time.perf_counter() - start < patient(10)

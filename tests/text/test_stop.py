@@ -5,6 +5,7 @@ import time
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from patience import patient
 
 from octavo.text.stop import StopChecker
 
@@ -96,7 +97,7 @@ def test_long_texts_are_searched_once() -> None:
     shown = sum(len(checker.push("a few words to ")[0]) for _ in range(100_000))
     assert shown + len(checker.flush()) == 1_500_000
     # About a second; searching the whole text each time would take hours.
-    assert time.perf_counter() - start < 30
+    assert time.perf_counter() - start < patient(30)
 
 
 def test_much_that_is_held_makes_no_character_slow() -> None:
@@ -107,7 +108,7 @@ def test_much_that_is_held_makes_no_character_slow() -> None:
     assert checker.push("c") == ("a" * 7_000, None)
     assert checker.push("7")[1] == "a" * 1000 + "c7"
     # About 0.3 s; comparing all that is held with each stop string at each place would take an hour.
-    assert time.perf_counter() - start < 30
+    assert time.perf_counter() - start < patient(30)
 
 
 @given(text=st.text("ab", max_size=40), stops=st.lists(st.text("ab", min_size=1, max_size=12), min_size=1, max_size=3))
