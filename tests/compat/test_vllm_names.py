@@ -206,6 +206,16 @@ async def test_the_async_engine_gives_all_so_far_and_ends(model: str):
         await engine.check_health()
 
 
+async def test_an_async_engine_of_a_configuration(model: str):
+    args = AsyncEngineArgs(model, max_model_len=64, kv_cache_memory_bytes=1 << 24)
+    async with AsyncLLMEngine.from_vllm_config(args.create_engine_config()) as engine:
+        assert (await engine.start()).info.max_model_len == 64
+        assert [output async for output in engine.generate("The cat", GREEDY, "a")][-1].finished
+    for other in (model, {"model": model}, None):
+        with pytest.raises(TypeError, match=r"^AsyncLLMEngine\(\) takes EngineArgs, or what their create_engine_config"):
+            AsyncLLMEngine(other)  # type: ignore[arg-type]
+
+
 async def test_an_async_engine_that_could_not_start_says_so_each_time_and_closes(tmp_path: Path):
     engine = AsyncLLMEngine(AsyncEngineArgs(model=str(tmp_path / "nowhere"), quiet=True))
     for _ in range(2):

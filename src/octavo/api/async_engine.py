@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.engine_args import EngineArgs
 from octavo.api.prompts import Prompt
+from octavo.config.engine import EngineConfig
 from octavo.protocol.errors import EngineDeadError
 from octavo.protocol.lora import LoRARequest, refuse_adapters
 from octavo.protocol.outputs import PoolingRequestOutput, RequestOutput
@@ -17,12 +18,17 @@ from octavo.text.tokenizer import Tokenizer
 
 
 class AsyncLLMEngine:
-    """An engine in a process of its own that starts when it is first used, in the event loop of that use.
+    """An engine in a process of its own that starts when it is first used, in the event loop of that use. It is made of EngineArgs, or of
+    the configuration that these make.
 
     End it with `await close()`, `async with`, or `shutdown()`. A start that failed is not tried again: its error is raised each time.
     """
 
-    def __init__(self, engine_args: EngineArgs) -> None:
+    def __init__(self, engine_args: EngineArgs | EngineConfig) -> None:
+        if not isinstance(engine_args, EngineArgs | EngineConfig):
+            raise TypeError(
+                f"{type(self).__name__}() takes EngineArgs, or what their create_engine_config() gives, not {type(engine_args).__name__}"
+            )
         self._args = engine_args
         self._starting: asyncio.Task[AsyncLLM] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -32,13 +38,21 @@ class AsyncLLMEngine:
         """An engine of these arguments."""
         return cls(engine_args)
 
+    @classmethod
+    def from_vllm_config(cls, vllm_config: EngineConfig) -> AsyncLLMEngine:
+        """An engine of a configuration that `EngineArgs.create_engine_config` made."""
+        return cls(vllm_config)
+
     async def start(self) -> AsyncLLM:
         """Starts the engine unless it runs. Raises ModelLoadError, ConfigError or EngineDeadError."""
         if self._closing is not None:
             raise EngineDeadError("this AsyncLLMEngine is closed")
         if self._starting is None:
             args = self._args
-            start = AsyncLLM.start(args.create_engine_config(), chat_template=args.chat_template, quiet=args.quiet)
+            if isinstance(args, EngineArgs):
+                start = AsyncLLM.start(args.create_engine_config(), chat_template=args.chat_template, quiet=args.quiet)
+            else:
+                start = AsyncLLM.start(args)
             self._starting = asyncio.get_running_loop().create_task(start)
         return await asyncio.shield(self._starting)
 
