@@ -328,8 +328,8 @@ continued. `count_tokens` takes the fields of the conversation: `messages`, `sys
 ## Fields within fields
 
 A field without effect is one that clients send back beside what it was made from, that speaks to other servers (prompts are cached
-anyway), or that is only a label; "refused" is any value but null, an empty list or an empty text. `name` of a message is refused where
-the chat template does not read it, but for that of a result, which may name the function that was called. What a message thought
+anyway), or that is only a label; "refused" is any value but null, an empty list or an empty text. `name` of a message acts where
+the chat template reads it, and is a label elsewhere: many programs name every message. What a message thought
 (`reasoning`) is the template's to keep or to leave out: most leave out that of earlier turns.
 
 {nested_table(document)}

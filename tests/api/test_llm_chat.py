@@ -74,9 +74,6 @@ def test_what_the_template_does_not_read_is_refused(llm: LLM) -> None:
         with pytest.raises(InvalidRequestError) as caught:
             llm.chat(HELLO, GREEDY, use_tqdm=False, **fields)
         assert caught.value.param == param
-    with pytest.raises(InvalidRequestError, match="does not read names") as caught:
-        llm.chat([{**HELLO[0], "name": "Ann"}], GREEDY, use_tqdm=False)
-    assert caught.value.param == "messages[0].name"
     llm.chat(HELLO, GREEDY, use_tqdm=False, tools=[], chat_template_kwargs={"documents": [], "loud": None})
 
 

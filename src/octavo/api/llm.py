@@ -175,8 +175,8 @@ class LLM:
         With `continue_final_message` (and `add_generation_prompt` False) the model goes on with the last message instead of answering it.
         The template is told of `tools`, which are as over HTTP; calls are in the text of the output, as the model writes them.
 
-        Raises InvalidRequestError for messages that are malformed or of a role that the server wouldn't take either, and for tools,
-        variables and names of messages that the template does not read.
+        Raises InvalidRequestError for messages that are malformed or of a role that the server wouldn't take either, and for tools and
+        variables that the template does not read.
         """
         refuse_adapters(lora_request)
         conversations = as_conversations(messages)

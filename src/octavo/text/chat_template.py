@@ -16,7 +16,6 @@ import jinja2.parser
 
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.text.messages import normalize_messages
-from octavo.text.template_reads import check_names, watched
 from octavo.text.template_sandbox import TemplateSandbox, time_limit
 from octavo.text.template_sizes import MAX_RENDERED_CHARS
 
@@ -64,8 +63,8 @@ def render_chat(
     """The prompt that `template` makes of `messages`. `variables` are further names that it may use. With `continue_final_message` it ends
     with the text of the last message, whatever the template writes behind it.
 
-    Raises InvalidRequestError for messages that are not well-formed, a template that refuses them or fails, one that does not come to
-    an end, and a message's name that it does not read.
+    Raises InvalidRequestError for messages that are not well-formed, a template that refuses them or fails, and one that does not come
+    to an end.
     """
     if continue_final_message and add_generation_prompt:
         raise InvalidRequestError(
@@ -77,7 +76,6 @@ def render_chat(
     prepared = normalize_messages(messages, wants_parts=wants_parts(template), wants_strings=_tests_for_string(template))
     if continue_final_message:
         _mark_end(prepared[-1])
-    prepared = watched(prepared)
     context = {"tools": None, "documents": None, **variables, "messages": prepared, "add_generation_prompt": add_generation_prompt}
     try:
         with time_limit():
@@ -87,7 +85,6 @@ def render_chat(
     except Exception as error:  # a template is foreign code and may fail in any way
         problem = str(error) or type(error).__name__
         raise InvalidRequestError(f"the chat template fails on these messages: {problem}", param="messages") from error
-    check_names(prepared)
     return _up_to_mark(text) if continue_final_message else text
 
 
