@@ -65,6 +65,22 @@ def test_counts_of_a_small_trace(config, policy):
     assert found["output_tokens_per_s"] == 52 / found["seconds"]
 
 
+@pytest.mark.parametrize("policy", list(EXPECTED))
+def test_blocks_of_two_kinds_are_counted_as_those_of_one(config, fixtures_dir, policy):
+    """Of requests that are no longer than the window both kinds hold the same tokens, in as many blocks each."""
+    config = replace(config, model=ModelConfig(str(fixtures_dir / "tiny-gemma2"), max_model_len=64))
+    config = replace(config, cache=CacheConfig(num_blocks_override=12, enable_prefix_caching=False))
+    ticks = itertools.count()
+    with Session(config, quiet=True) as session:
+        info = session.info
+        trace = replace(small_trace(), window=Window(info.sliding_window, 512), first_window_block=info.num_blocks)
+        assert (info.num_blocks, info.num_window_blocks, trace.total_blocks) == (12, 12, 16)
+        found = figures_of(replay(session, config, trace, policy, lambda: next(ticks)), trace)
+        assert make_trace("log-normal", 64, info, config, MemoryOptions(num_prompts=3)).first_window_block == 12
+    assert {name: found[name] for name in EXPECTED[policy]} == EXPECTED[policy]
+    assert found["preemptions"] == 0
+
+
 def test_the_paged_cache_fills_a_pool_that_is_too_small(config):
     """Four blocks: four requests at once. The one that grows is preempted by none, since admission keeps its block."""
     ticks = itertools.count()
