@@ -318,12 +318,15 @@ async def test_a_folder_asynchronously(tiny_llama: Path, tmp_path: Path, save: b
     assert not llm.is_alive
 
 
-def test_blocks_of_a_window_are_not_saved(fixtures_dir: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "cache"
-    with pytest.raises(ConfigError, match="windows of 32 tokens, and blocks of such a model can't be saved") as caught:
-        LLM(str(fixtures_dir / "tiny-mistral"), quiet=True, prefix_cache_dir=folder)
-    assert caught.value.param == "prefix_cache_dir"
-    # Requests that fit into the window never leave a block behind.
-    with LLM(str(fixtures_dir / "tiny-mistral"), quiet=True, prefix_cache_dir=folder, max_model_len=32) as llm:
-        one(llm, IDS[:20])
-        assert llm.save_prefix_cache() == 1
+def test_blocks_of_a_window_are_found_after_a_restart(fixtures_dir: Path, tmp_path: Path) -> None:
+    prompt = [(place * 37) % 700 + 4 for place in range(100)]
+    for name, blocks in (("tiny-mistral", 6), ("tiny-gemma2", 12)):
+        model, folder = str(fixtures_dir / name), tmp_path / name
+        with LLM(model, quiet=True, prefix_cache_dir=folder) as llm:
+            one(llm, prompt)
+            assert llm.save_prefix_cache() == blocks
+        with LLM(model, quiet=True, prefix_cache_dir=folder) as llm:
+            assert llm._core.stats().blocks_cached == blocks
+            assert one(llm, prompt).num_cached_tokens == 96
+        with pytest.raises(ConfigError, match="holds blocks of another kind: they were computed by"):
+            LLM(model, quiet=True, prefix_cache_dir=folder, backend="reference")

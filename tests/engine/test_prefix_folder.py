@@ -59,7 +59,7 @@ def path(tmp_path: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix_folder, "FILE_BYTES", 2 * WIDTH)
         folder = PrefixFolder(str(made))
-        folder.write(IDENTITY, SAVED, content)
+        folder.write(IDENTITY, (SAVED, content))
         folder.close()
     return made
 
@@ -115,7 +115,7 @@ def test_files_are_safetensors_and_the_index_is_json(path: Path) -> None:
 def test_an_empty_folder_and_an_empty_cache(tmp_path: Path) -> None:
     folder = PrefixFolder(str(tmp_path))
     assert read(folder).total == 0
-    assert folder.write(IDENTITY, [], content) == 0
+    assert folder.write(IDENTITY, ([], content)) == 0
     assert read(folder).saved == []
     folder.close()
     assert data_files(tmp_path) == []
@@ -125,7 +125,7 @@ def test_a_save_replaces_what_was_there_and_leaves_foreign_files_alone(path: Pat
     old = data_files(path)
     (path / "notes.safetensors").write_bytes(b"mine")
     folder = PrefixFolder(str(path))
-    size = folder.write(IDENTITY, SAVED[:2], lambda number: content(number, 1))
+    size = folder.write(IDENTITY, (SAVED[:2], lambda number: content(number, 1)))
     assert read(folder).contents == {0: content(0, 1), 1: content(1, 1)}
     folder.close()
     notes, new = data_files(path)
@@ -216,7 +216,7 @@ def test_a_disk_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, count: int) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(prefix_folder._HashingReader, "read", broken)
+    monkeypatch.setattr(prefix_folder.HashingReader, "read", broken)
     refused(path, "can't be read back: Input/output error$")
 
 
@@ -228,7 +228,7 @@ def test_a_newer_format(path: Path) -> None:
 def test_an_index_that_names_blocks_that_there_are_not(path: Path) -> None:
     for saved in ([SavedBlock(bytes(8), 0)], [SavedBlock(bytes(8), -2)], [SavedBlock(bytes(8), -1), SavedBlock(bytes(8), 1)]):
         folder = PrefixFolder(str(path))
-        folder.write(IDENTITY, saved, content)
+        folder.write(IDENTITY, (saved, content))
         folder.close()
         refused(path, "names blocks that there are not")
 
@@ -295,7 +295,7 @@ def test_a_full_disk(path: Path, blocks: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (200 * blocks, limits[1]))
     try:
         with pytest.raises(PrefixCacheError, match=f"could not be saved to {path}: File too large; what was saved before is still there"):
-            folder.write(IDENTITY, SAVED * 20, lambda number: content(number % 5, 1))
+            folder.write(IDENTITY, (SAVED * 20, lambda number: content(number % 5, 1)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, former)
@@ -315,7 +315,7 @@ def test_a_save_that_is_killed_anywhere_leaves_the_old_or_the_new(path: Path, mo
     for stop in range(40):
         monkeypatch.setattr(prefix_folder, "FILE_BYTES", 2 * WIDTH)
         folder = PrefixFolder(str(path))
-        folder.write(IDENTITY, SAVED, content)
+        folder.write(IDENTITY, (SAVED, content))
         dead = False
         count = 0
 
@@ -333,7 +333,7 @@ def test_a_save_that_is_killed_anywhere_leaves_the_old_or_the_new(path: Path, mo
         for name in ("fsync", "replace", "unlink", "listdir"):
             monkeypatch.setattr(os, name, die_at(name, getattr(os, name)))
         with contextlib.suppress(Killed):
-            folder.write(IDENTITY, SAVED[:4], die_at("write", lambda number: content(number, 1)))
+            folder.write(IDENTITY, (SAVED[:4], die_at("write", lambda number: content(number, 1))))
         monkeypatch.undo()
         folder.close()
         folder = PrefixFolder(str(path))
@@ -361,7 +361,7 @@ folder = prefix_folder.PrefixFolder(sys.argv[1])
 identity = prefix_folder.CacheIdentity("0.1.0 cpu avx2", "bfloat16", 2, "layers", 40, "m" * 32)
 for turn in range(10**6):
     turn %= 256
-    folder.write(identity, [SavedBlock(bytes([turn]) * 8, -1)] * (300 + turn), lambda number: bytes([turn]) * 40)
+    folder.write(identity, ([SavedBlock(bytes([turn]) * 8, -1)] * (300 + turn), lambda number: bytes([turn]) * 40))
     print(turn, flush=True)
 """
 
@@ -385,3 +385,19 @@ def test_a_process_that_is_killed_in_a_save_leaves_a_whole_one(tmp_path: Path) -
         assert (len(found.saved), set(found.contents.values())) == (300 + turn, {bytes([turn]) * 40})
         named = {each["name"] for each in json.loads((tmp_path / INDEX).read_text())["files"]}
         assert {each.name for each in tmp_path.iterdir()} == named | {INDEX, prefix_folder.LOCK}
+
+
+def test_two_kinds_of_blocks_and_those_that_are_gone(path: Path) -> None:
+    identity = msgspec.structs.replace(IDENTITY, bytes_per_window_block=3)
+    own = [SavedBlock(bytes(8), -1, None, "s", True), SavedBlock(bytes([1]) * 8, 0, None, "s"), SavedBlock(bytes([2]) * 8, 1, gone=True)]
+    own += [SavedBlock(bytes([3]) * 8, 2)]
+    folder = PrefixFolder(str(path))
+    folder.write(identity, (SAVED, content), (own, lambda number: bytes([number]) * 3))
+    for most, count, contents in ((9, 4, {1: b"\1\1\1", 3: b"\3\3\3"}), (1, 2, {1: b"\1\1\1"}), (0, 0, {})):
+        found: dict[int, bytes] = {}
+        saved, total = folder.read(identity, most, found.__setitem__, kind=1)
+        assert (saved, total, found) == (own[:count], 2, contents)
+    assert read(folder, bytes_per_window_block=3).saved == SAVED
+    with pytest.raises(ConfigError, match="they have 3 bytes each where layers see a window, and this engine has blocks of 4 bytes there"):
+        read(folder, bytes_per_window_block=4)
+    folder.close()

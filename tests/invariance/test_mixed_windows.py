@@ -113,6 +113,20 @@ def test_preempted(setup: Setup, growing: tuple[list[list[int]], list[SamplingPa
         assert llm._core.stats().preemptions >= 5
 
 
+def test_saved_and_restored(setup: Setup, kept: Bits, tmp_path: Path) -> None:
+    """The second engine finds what the first one left of either kind, and a smaller one as much as it has room for."""
+    with setup.start(prefix_cache_dir=tmp_path) as llm:
+        assert run(llm) == kept
+        count = llm._core.stats().blocks_cached
+    with setup.start(prefix_cache_dir=tmp_path) as llm:
+        assert llm._core.stats().blocks_cached == count
+        assert run(llm) == kept
+        assert llm._core.stats().prefix_cache_hits > 300
+    with setup.start(prefix_cache_dir=tmp_path, num_gpu_blocks_override=24) as llm:
+        assert llm._core.stats().blocks_cached == 48
+        assert run(llm) == kept
+
+
 def test_swapped_out_and_in(setup: Setup, growing: tuple[list[list[int]], list[SamplingParams], Bits]) -> None:
     """Blocks of either kind go and come back, and none of their tokens is computed again."""
     short, params, wanted = growing

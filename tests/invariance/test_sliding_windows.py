@@ -89,6 +89,20 @@ def test_preempted_and_evicted(setup: Setup, params: list[SamplingParams], kept:
     assert stats.blocks_used == 0
 
 
+def test_saved_and_restored(setup: Setup, params: list[SamplingParams], kept: Bits, tmp_path: Path) -> None:
+    """The second engine finds what the first one left, also behind what was reused, and a smaller one as much as it has room for."""
+    with setup.start(prefix_cache_dir=tmp_path, max_num_batched_tokens=64) as llm:
+        assert run(llm, params) == kept
+        count = llm._core.stats().blocks_cached
+    with setup.start(prefix_cache_dir=tmp_path) as llm:
+        assert llm._core.stats().blocks_cached == count
+        assert run(llm, params) == kept
+        assert llm._core.stats().prefix_cache_hits > 300
+    with setup.start(prefix_cache_dir=tmp_path, num_gpu_blocks_override=24) as llm:
+        assert llm._core.stats().blocks_cached == 24
+        assert run(llm, params) == kept
+
+
 def test_swapped_out_and_in(setup: Setup, params: list[SamplingParams]) -> None:
     """Only what the windows still see goes to swap space, and nothing of it is computed again."""
     short = [prompt[:8] for prompt in prompts()[:16]]

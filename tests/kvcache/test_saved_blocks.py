@@ -6,7 +6,9 @@ import pytest
 
 from octavo.kvcache.block_hash import CacheScope, salt_digest
 from octavo.kvcache.manager import KVCacheManager
+from octavo.kvcache.prefix_index import NULL_BLOCK
 from octavo.kvcache.saved_block import SavedBlock
+from octavo.kvcache.window import Window
 
 
 def manager(num_blocks=16, **options):
@@ -52,6 +54,50 @@ def test_everything_is_found_again_and_nothing_else():
     again = manager()
     carried(target, again)
     assert again.saved()[1] == target.saved()[1] == source.saved()[1]
+
+
+@pytest.mark.parametrize("own", [0, 6])
+def test_what_is_gone_is_told_for_what_follows_it(own):
+    """Of a window's blocks some were reused; those behind them are found by what they follow."""
+    options = {"window": Window(4, 20)} | ({"num_window_blocks": own} if own else {})
+    source = manager(16 if own else 6, **options)
+    kind = 1 if own else 0
+    tokens = list(range(12))
+    store = source.store.parts[kind]
+    table = compute(source, tokens)
+    table.slide(12)
+    table.release()
+    # The first ones, which were given back first.
+    store.take(2)
+    ids, saved = source.saved(kind)
+    assert [each.gone for each in saved] == [block == NULL_BLOCK for block in ids]
+    assert [each.gone for each in saved] == [True, True, False, False, False, False]
+    assert all(each.parent < number for number, each in enumerate(saved))
+    target = manager(16 if own else 6, **options)
+    held = sum(not each.gone for each in saved)
+    fresh = iter(target.store.parts[kind].take(held))
+    places = [NULL_BLOCK if each.gone else next(fresh) for each in saved]
+    assert target.restore(places, saved, kind) == held == target.store.parts[kind].num_cached
+    assert len(target.store.parts[kind]._index._by_digest) == len(saved)
+    part = target.new_table(tokens).parts[kind]
+    assert part.find(12).num_tokens == source.new_table(tokens).parts[kind].find(12).num_tokens > 0
+    assert target.saved(kind)[1] == saved
+    # Nothing is left of the chain once its end is reused.
+    target.store.parts[kind].take(6)
+    assert not target.store.parts[kind]._index._by_digest
+
+
+def test_a_gone_block_without_one_that_follows_it_is_not_kept():
+    target = manager(4, window=Window(4, 4))
+    contents = struct.pack("<2i", 1, 2)
+    block = target.store.take(1)
+    saved = [SavedBlock(contents, -1, gone=True), SavedBlock(contents, 0, gone=True), SavedBlock(contents, 0)]
+    assert target.restore([NULL_BLOCK, NULL_BLOCK, *block], saved) == 1
+    assert len(target.store._index._by_digest) == 2
+    # Without windows what is gone leads nowhere.
+    plain = manager(4)
+    assert plain.restore([NULL_BLOCK, *plain.store.take(1)], [saved[0], saved[2]]) == 0
+    assert (plain.store.num_cached, plain.store.num_used) == (0, 0)
 
 
 def test_the_salt_itself_is_not_told():

@@ -115,14 +115,6 @@ class EngineCore:
             self._prefixes.close()
 
 
-def _check_saving(window: Window | None) -> None:
-    if window is not None:
-        raise ConfigError(
-            f"prefix_cache_dir: this model's layers see windows of {window.size} tokens, and blocks of such a model can't be saved",
-            param="prefix_cache_dir",
-        )
-
-
 def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], None]) -> EngineCore:
     """Loads the model, sizes the cache, and tells through `say` in one line what was chosen and why.
 
@@ -140,8 +132,6 @@ def build_core(config: EngineConfig, progress: Progress, say: Callable[[str], No
                 f"max_model_len: {wanted} is more than the model's own limit of {model.max_model_len} tokens", param="max_model_len"
             )
         window = window_of(config, model)
-        if folder is not None:
-            _check_saving(window)
         pool = size_pool(config, model, total_memory(), available_memory())
         executor.allocate(pool.num_blocks, pool.num_swap_blocks + pool.num_window_swap_blocks, pool.num_window_blocks)
         cache = KVCacheManager(

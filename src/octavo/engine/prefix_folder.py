@@ -2,6 +2,7 @@
 
 `prefix-cache.json` is the index: what the blocks were computed with, and the name, size and SHA-256 of each data file. A data file is a
 safetensors file of four tensors for its n blocks: `parents` and `scopes` I32 [n], `token_ids` I32 [n, block_size], `blocks` U8 [n, bytes].
+A block that is gone, and told of for what follows it, has ~scope in place of its scope, and no row of `blocks`.
 A save writes new data files, then an index that names them, each to a temporary name that is synchronised and renamed; only then it removes
 what the new index does not name. So a process that is killed leaves the old index with its files, or the new one with its own.
 """
@@ -18,18 +19,19 @@ import re
 import secrets
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
+from octavo.engine.prefix_file import FORMAT, HashingReader, make_header, make_pieces
 from octavo.kvcache.saved_block import SavedBlock
 from octavo.protocol.errors import ConfigError, PrefixCacheError
 
 PARAM = "prefix_cache_dir"
 INDEX, LOCK = "prefix-cache.json", "prefix-cache.lock"
-FORMAT, VERSION = "octavo-prefix-cache", 1
+VERSION = 1
 # Of one data file, unless a single block is larger.
 FILE_BYTES = 256 << 20
 # An index has some hundred bytes a file.
@@ -46,6 +48,7 @@ class CacheIdentity(msgspec.Struct, frozen=True):
     kv_layout: str
     bytes_per_block: int
     model: str
+    bytes_per_window_block: int = 0
 
 
 # What to say of each field that differs: of the saved blocks, and of this engine.
@@ -55,17 +58,21 @@ _DIFFERENCES = {
     "block_size": ("have {} tokens each", "has a block size of {}"),
     "kv_layout": ("lie in memory as {}", "lays blocks out as {}"),
     "bytes_per_block": ("have {} bytes each", "has blocks of {} bytes"),
+    "bytes_per_window_block": ("have {} bytes each where layers see a window", "has blocks of {} bytes there"),
     "model": ("are of the model with the digest {}", "serves the one with {}"),
 }
 
 
-class DataFile(msgspec.Struct, frozen=True):
-    """One data file: its name, how many blocks and bytes it has, and its SHA-256."""
+class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One data file: its name, how many blocks and bytes it has, and its SHA-256. It tells of so many more that are `gone`. Its blocks are
+    of one `kind`: 1 is those of layers that see a window, where these have blocks of their own."""
 
     name: str
     blocks: int
     bytes: int
     sha256: str
+    gone: int = 0
+    kind: int = 0
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -117,37 +124,49 @@ class PrefixFolder:
                 os.close(descriptor)
         self._descriptor = self._lock = -1
 
-    def read(self, identity: CacheIdentity, most: int, write: Callable[[int, bytes], None]) -> tuple[list[SavedBlock], int]:
-        """Hands the first `most` saved blocks to `write`, each with its number, and returns what they hold and how many there were.
+    def read(
+        self, identity: CacheIdentity, most: int, write: Callable[[int, bytes], None], *, kind: int = 0
+    ) -> tuple[list[SavedBlock], int]:
+        """Hands the first `most` saved blocks of a kind to `write`, each with its number, and returns what they hold, with those that are
+        gone among them, and how many blocks there were.
 
         Raises ConfigError, when some may have been handed over, if they don't fit `identity`, or a file can't be read or is not as it was
         written.
         """
         try:
-            return self._read(identity, most, write)
+            return self._read(identity, most, write, kind)
         except OSError as error:
             raise self._refusal(f"can't be read back: {_reason(error)}") from error
 
-    def _read(self, identity: CacheIdentity, most: int, write: Callable[[int, bytes], None]) -> tuple[list[SavedBlock], int]:
+    def _read(self, identity: CacheIdentity, most: int, write: Callable[[int, bytes], None], kind: int) -> tuple[list[SavedBlock], int]:
         index = self._read_index()
         if index is None:
             return [], 0
         self._compare(index.identity, identity)
         saved: list[SavedBlock] = []
-        for file in index.files:
-            if len(saved) >= most:
+        taken: list[int] = []
+
+        def take(number: int, content: bytes) -> None:
+            if len(taken) < most:
+                taken.append(number)
+                write(number, content)
+
+        files = [file for file in index.files if file.kind == kind]
+        for file in files:
+            if len(taken) >= most:
                 break
             # A file is checked as a whole, even if not all of its blocks are taken.
-            saved += self._read_file(file, index, len(saved), lambda number, content: write(number, content) if number < most else None)
-        return saved[:most], sum(file.blocks for file in index.files)
+            saved += self._read_file(file, index, len(saved), take)
+        # What comes after the last that was taken is of no use.
+        return saved[: taken[-1] + 1 if taken else 0], sum(file.blocks for file in files)
 
-    def write(self, identity: CacheIdentity, saved: Sequence[SavedBlock], read: Callable[[int], bytes]) -> int:
-        """Saves these blocks, whose keys and values `read` gives by their number, in place of all that was saved before. Returns the bytes
-        written. Raises PrefixCacheError, with the folder as it was, if that fails."""
+    def write(self, identity: CacheIdentity, *kinds: tuple[Sequence[SavedBlock], Callable[[int], bytes]]) -> int:
+        """Saves the blocks of each kind, whose keys and values a function gives by their number, in place of all that was saved before.
+        Returns the bytes written. Raises PrefixCacheError, with the folder as it was, if that fails."""
         generation = secrets.token_hex(8)
         try:
             try:
-                index = self._write_files(generation, identity, saved, read)
+                index = self._write_files(generation, identity, kinds)
                 self._publish(f"prefix-cache-{generation}.tmp", INDEX, index.encode())
             finally:
                 # Whatever came of it: all that the index in force does not name.
@@ -266,47 +285,57 @@ class PrefixFolder:
 
     def _read_file(self, named: DataFile, index: Index, first: int, write: Callable[[int, bytes], None]) -> Iterator[SavedBlock]:
         """The blocks of one file, the first of which has the number `first`."""
-        size, width, count = index.identity.block_size, index.identity.bytes_per_block, named.blocks
-        header = _header(count, size, width)
+        size, width, count = index.identity.block_size, _width(index.identity, named.kind), named.blocks + named.gone
+        header = make_header(count, named.blocks, size, width)
         try:
             descriptor = self._open_file(named.name, os.O_RDONLY)
         except FileNotFoundError:
             raise self._broken(named.name, "is missing") from None
         with os.fdopen(descriptor, "rb") as file:
             length = os.fstat(file.fileno()).st_size
-            if length != named.bytes or length != len(header) + count * (8 + 4 * size + width):
+            if length != named.bytes or length != len(header) + count * (8 + 4 * size) + named.blocks * width:
                 raise self._broken(named.name, f"has {length} bytes instead of {named.bytes}")
-            reader = _HashingReader(file)
+            reader = HashingReader(file)
             sound = reader.read(len(header)) == header
             parents = struct.unpack(f"<{count}i", reader.read(4 * count))
             scopes = struct.unpack(f"<{count}i", reader.read(4 * count))
             contents = reader.read(4 * size * count)
-            for number in range(count):
+            held = [number for number in range(count) if scopes[number] >= 0]
+            sound = sound and len(held) == named.blocks
+            for number in held[: named.blocks]:
                 write(first + number, reader.read(width))
         if not sound or reader.hexdigest() != named.sha256:
             raise self._broken(named.name, "has been altered: its checksum is another")
         for number in range(count):
-            parent, scope = parents[number], scopes[number]
+            parent, gone = parents[number], scopes[number] < 0
+            scope = ~scopes[number] if gone else scopes[number]
             if not (-1 <= parent < first + number and 0 <= scope < len(index.scopes)):
                 raise self._broken(named.name, "names blocks that there are not")
             own = index.scopes[scope]
-            yield SavedBlock(contents[4 * size * number : 4 * size * (number + 1)], parent, own.adapter, own.salt)
+            yield SavedBlock(contents[4 * size * number : 4 * size * (number + 1)], parent, own.adapter, own.salt, gone)
 
-    def _write_files(self, generation: str, identity: CacheIdentity, saved: Sequence[SavedBlock], read: Callable[[int], bytes]) -> Index:
+    def _write_files(
+        self, generation: str, identity: CacheIdentity, kinds: Sequence[tuple[Sequence[SavedBlock], Callable[[int], bytes]]]
+    ) -> Index:
         scopes: dict[Scope, int] = {}
-        numbers = [scopes.setdefault(Scope(each.adapter, each.salt), len(scopes)) for each in saved]
         files: list[DataFile] = []
-        most = max(1, FILE_BYTES // identity.bytes_per_block)
-        for first in range(0, len(saved), most):
-            part = range(first, min(first + most, len(saved)))
-            digest, total = hashlib.sha256(), 0
-            name = f"prefix-cache-{generation}-{len(files)}.safetensors"
-            with self._published(f"prefix-cache-{generation}.tmp", name) as file:
-                for piece in _pieces(identity, [saved[number] for number in part], [numbers[number] for number in part], map(read, part)):
-                    file.write(piece)
-                    digest.update(piece)
-                    total += len(piece)
-            files.append(DataFile(name, len(part), total, digest.hexdigest()))
+        for kind, (saved, read) in enumerate(kinds):
+            numbers = [scopes.setdefault(Scope(each.adapter, each.salt), len(scopes)) for each in saved]
+            width = _width(identity, kind)
+            most = max(1, FILE_BYTES // width)
+            for first in range(0, len(saved), most):
+                part = range(first, min(first + most, len(saved)))
+                held = [number for number in part if not saved[number].gone]
+                digest, total = hashlib.sha256(), 0
+                name = f"prefix-cache-{generation}-{len(files)}.safetensors"
+                told = [~numbers[number] if saved[number].gone else numbers[number] for number in part]
+                header = make_header(len(part), len(held), identity.block_size, width)
+                with self._published(f"prefix-cache-{generation}.tmp", name) as file:
+                    for piece in make_pieces(header, [saved[number] for number in part], told, map(read, held)):
+                        file.write(piece)
+                        digest.update(piece)
+                        total += len(piece)
+                files.append(DataFile(name, len(held), total, digest.hexdigest(), len(part) - len(held), kind))
         index = Index(FORMAT, VERSION, identity, list(scopes), files)
         index.sha256 = index.digest()
         return index
@@ -326,47 +355,9 @@ class PrefixFolder:
         os.fsync(self._descriptor)
 
 
-class _HashingReader:
-    """Reads a file and keeps the SHA-256 of what came. What is missing at the end of a file that shrinks shows in that."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-
-    def read(self, count: int) -> bytes:
-        """The next `count` bytes; zeros for those that there are not."""
-        data = self._file.read(count)
-        self._digest.update(data)
-        return data.ljust(count, b"\0")
-
-    def hexdigest(self) -> str:
-        """Of all that was read."""
-        return self._digest.hexdigest()
-
-
-def _pieces(identity: CacheIdentity, saved: Sequence[SavedBlock], scopes: Sequence[int], blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """What a data file consists of."""
-    yield _header(len(saved), identity.block_size, identity.bytes_per_block)
-    yield struct.pack(f"<{len(saved)}i", *(each.parent for each in saved))
-    yield struct.pack(f"<{len(saved)}i", *scopes)
-    yield b"".join(each.contents for each in saved)
-    yield from blocks
-
-
-def _header(count: int, block_size: int, bytes_per_block: int) -> bytes:
-    """The safetensors header of a data file, with its length before it and spaces behind it up to a multiple of 8."""
-    tensors, end = {}, 0
-    for name, dtype, shape, size in (
-        ("parents", "I32", [count], 4),
-        ("scopes", "I32", [count], 4),
-        ("token_ids", "I32", [count, block_size], 4 * block_size),
-        ("blocks", "U8", [count, bytes_per_block], bytes_per_block),
-    ):
-        tensors[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + count * size]}
-        end += count * size
-    text = json.dumps({"__metadata__": {"format": FORMAT}, **tensors}, separators=(",", ":")).encode()
-    text = text.ljust(-(-len(text) // 8) * 8)
-    return len(text).to_bytes(8, "little") + text
+def _width(identity: CacheIdentity, kind: int) -> int:
+    """Bytes of a block of a kind."""
+    return identity.bytes_per_window_block if kind else identity.bytes_per_block
 
 
 def _reason(error: OSError | ConfigError) -> str:

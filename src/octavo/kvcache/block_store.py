@@ -184,8 +184,13 @@ class BlockStore:
             found.append(cached)
         return found
 
+    def forget_unused(self, blocks: Iterable[CachedBlock]) -> None:
+        """Forgets those of the blocks that are gone and that no block follows."""
+        self._index.forget_unused(blocks)
+
     def restore(self, block_id: int, digest: bytes, contents: bytes, scope: CacheScope, parent: CachedBlock | None) -> CachedBlock | None:
-        """Makes a block findable whose sequence is not at hand, as `register` does."""
+        """Makes a block findable whose sequence is not at hand, as `register` does; with NULL_BLOCK what it holds is known without it, for
+        those that follow it."""
         return self._index.put(block_id, digest, contents, scope, parent)
 
     def reset(self) -> bool:

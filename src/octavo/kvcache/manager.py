@@ -10,7 +10,7 @@ from octavo.kvcache.block_store import BlockStore
 from octavo.kvcache.block_table import BlockTable
 from octavo.kvcache.mixed_store import MixedStore
 from octavo.kvcache.mixed_table import MixedTable
-from octavo.kvcache.prefix_index import CachedBlock
+from octavo.kvcache.prefix_index import NULL_BLOCK, CachedBlock
 from octavo.kvcache.saved_block import SavedBlock
 from octavo.kvcache.sequence_table import AnyStore, SequenceTable
 from octavo.kvcache.window import NO_END, Window
@@ -19,7 +19,7 @@ from octavo.kvcache.window import NO_END, Window
 class KVCacheManager:
     """`num_blocks` blocks of `block_size` tokens, and swap space for `num_swap_blocks` more. With `prefix_caching` full blocks can be found
     by later sequences of the same `scope`. With a `window`, which must be that of every layer, blocks are given back once it has passed
-    them; nothing is saved then. With `num_window_blocks` there are as many blocks more, for the layers that see
+    them. With `num_window_blocks` there are as many blocks more, for the layers that see
     the `window`, whose ids begin with `first_window_block` or where the others end, and those are for the layers that see everything.
 
     `hash_block` may be replaced, by a test that wants collisions for instance: results don't depend on it, only what is found.
@@ -77,42 +77,52 @@ class KVCacheManager:
         full = BlockTable(store.full, self.block_size, keys, owner=owner)
         return MixedTable(full, BlockTable(store.window, self.block_size, keys, owner=owner, window=window))
 
-    def saved(self) -> tuple[list[int], list[SavedBlock]]:
-        """The ids of all blocks that can be found, and what each holds, parents before their children; the more likely a block is to be
-        reused for something else, the later it comes. O(cached blocks)."""
-        cached = self.one_store.cached()
-        place = {each.block_id: index for index, each in enumerate(cached)}
-        parents = [-1 if each.parent is None else place[each.parent.block_id] for each in cached]
+    def saved(self, kind: int = 0) -> tuple[list[int], list[SavedBlock]]:
+        """The ids of all blocks that can be found, of one kind, and what each holds, parents before their children; the more likely a block
+        is to be reused for something else, the later it comes. Those that are gone, and known for what follows them, have NULL_BLOCK.
+        O(cached blocks)."""
+        order: dict[CachedBlock, int] = {}
+        for cached in self.store.parts[kind].cached():
+            chain: list[CachedBlock] = []
+            each: CachedBlock | None = cached
+            while each is not None and each not in order:
+                chain.append(each)
+                each = each.parent
+            for each in reversed(chain):
+                order[each] = len(order)
         saved = [
-            SavedBlock(each.contents, parent, each.scope.adapter, each.scope.salt) for each, parent in zip(cached, parents, strict=True)
+            SavedBlock(
+                each.contents,
+                -1 if each.parent is None else order[each.parent],
+                each.scope.adapter,
+                each.scope.salt,
+                each.block_id == NULL_BLOCK,
+            )
+            for each in order
         ]
-        return [each.block_id for each in cached], saved
+        return [each.block_id for each in order], saved
 
-    def restore(self, block_ids: Sequence[int], saved: Sequence[SavedBlock]) -> int:
-        """Makes what was `saved` findable in blocks that hold it again, each taken once, and gives these back in such an order that the
-        last one is reused first. Returns how many can be found: a content that is there already, or whose digest is another's, is not
-        there a second time. O(blocks)."""
+    def restore(self, block_ids: Sequence[int], saved: Sequence[SavedBlock], kind: int = 0) -> int:
+        """Makes what was `saved` findable in blocks of a kind that hold it again, each taken once (NULL_BLOCK for what is gone), and gives
+        these back in such an order that the last one is reused first. Returns how many can be found: a content that is there already, or
+        whose digest is another's, is not there a second time. O(blocks)."""
+        store, slides = self.store.parts[kind], kind == 1 or (self.window is not None and not self.num_window_blocks)
         count = 0
         known: list[CachedBlock | None] = []
         for block_id, each in zip(block_ids, saved, strict=True):
             scope = self._scope_of(each.adapter, each.salt)
             parent = None if each.parent < 0 else known[each.parent]
-            if each.parent >= 0 and parent is None:
+            if (each.parent >= 0 and parent is None) or (block_id == NULL_BLOCK and not slides):
                 known.append(None)
                 continue
             before = self._hash(b"", scope.encode()) if parent is None else parent.digest
-            known.append(self.one_store.restore(block_id, self._hash(before, each.contents), each.contents, scope, parent))
-            count += known[-1] is not None and known[-1].block_id == block_id
+            known.append(store.restore(block_id, self._hash(before, each.contents), each.contents, scope, parent))
+            count += block_id != NULL_BLOCK and known[-1] is not None and known[-1].block_id == block_id
+        store.forget_unused(each for each in reversed(known) if each is not None)
         for block_id in reversed(block_ids):
-            self.one_store.release(block_id)
+            if block_id != NULL_BLOCK:
+                store.release(block_id)
         return count
-
-    @property
-    def one_store(self) -> BlockStore:
-        """The store, of blocks of one kind. Raises ValueError where there are two."""
-        if not isinstance(self.store, BlockStore):
-            raise ValueError("blocks of two kinds are not saved")
-        return self.store
 
     def _scope_of(self, adapter: str | None, salt: str | None) -> CacheScope:
         return self._scope if adapter is None and salt is None else replace(self._scope, adapter=adapter, salt=salt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from octavo.kvcache.block_hash import BlockKeys, CacheScope
 from octavo.kvcache.block_pool import BlockPoolError
@@ -73,17 +73,19 @@ class PrefixIndex:
         return self.put(block_id, keys.digests[index], keys.contents[index], keys.scope, parent)
 
     def put(self, block_id: int, digest: bytes, contents: bytes, scope: CacheScope, parent: CachedBlock | None) -> CachedBlock | None:
-        """The same of a block whose sequence is not at hand."""
+        """The same of a block whose sequence is not at hand; with NULL_BLOCK of one that is gone, which is known if it is not there."""
         found = self._by_digest.get(digest)
         if found is not None and not found.holds(contents, scope, parent):
             return None
         if found is not None:
-            if found.block_id == NULL_BLOCK:
+            if found.block_id == NULL_BLOCK and block_id != NULL_BLOCK:
                 found.block_id = block_id
                 self._by_id[block_id] = found
                 self.changes += 1
             return found
-        cached = self._by_digest[digest] = self._by_id[block_id] = CachedBlock(block_id, digest, contents, scope, parent)
+        cached = self._by_digest[digest] = CachedBlock(block_id, digest, contents, scope, parent)
+        if block_id != NULL_BLOCK:
+            self._by_id[block_id] = cached
         self.changes += 1
         if parent is not None:
             parent.num_children += 1
@@ -102,6 +104,12 @@ class PrefixIndex:
         self._prune(cached)
         self.changes += 1
         return cached
+
+    def forget_unused(self, blocks: Iterable[CachedBlock]) -> None:
+        """Forgets those of the blocks that are gone and that no block follows."""
+        for cached in blocks:
+            if self._by_digest.get(cached.digest) is cached:
+                self._prune(cached)
 
     def _prune(self, cached: CachedBlock | None) -> None:
         """Forgets what is gone and has nothing after it, and what is so because of that."""
