@@ -42,25 +42,14 @@ def in_process(output: RequestOutput) -> Answer:
     return sample.text, texts, values, tops, sample.finish_reason
 
 
-def spelled(token: str) -> str:
-    """A token over HTTP as the library shows it: bytes that are no characters become U+FFFD."""
-    if not token.startswith("bytes:"):
-        return token
-    return bytes(int(pair, 16) for pair in token.removeprefix("bytes:").split("\\x")[1:]).decode("utf-8", "replace")
-
-
 def over_http(choices: list[dict[str, Any]]) -> Answer:
     """The answer that one choice, whole or in pieces, adds up to."""
     texts, values, tops = [], [], []
     for choice in choices:
         logprobs = choice["logprobs"] or {"tokens": [], "token_logprobs": [], "top_logprobs": []}
-        texts += map(spelled, logprobs["tokens"])
+        texts += logprobs["tokens"]
         values += logprobs["token_logprobs"]
-        for position in logprobs["top_logprobs"]:
-            top: dict[str, float] = {}
-            for token, value in position.items():
-                top[spelled(token)] = max(value, top.get(spelled(token), value))
-            tops.append(top)
+        tops += logprobs["top_logprobs"]
     return "".join(choice["text"] for choice in choices), texts, values, tops, choices[-1]["finish_reason"]
 
 
