@@ -184,7 +184,7 @@ def test_times_of_known_outputs():
 
 def test_every_engine_option_reaches_the_llm():
     config = EngineConfig(
-        ModelConfig("m", "r", "d", 100, "vllm", "float16"),
+        ModelConfig("m", "r", "d", 100, "vllm", "float16", max_logprobs=6),
         CacheConfig(32, 0.3, 1 << 20, 7, False, "float16", swap_space=1 << 21),
         SchedulerConfig(128, 4, "priority", "swap"),
         BackendConfig("reference", 1, False),
@@ -199,6 +199,7 @@ def test_every_engine_option_reaches_the_llm():
         "max_model_len": 100,
         "generation_config": "vllm",
         "dtype": "float16",
+        "max_logprobs": 6,
         "block_size": 32,
         "gpu_memory_utilization": 0.3,
         "kv_cache_memory_bytes": 1 << 20,

@@ -119,6 +119,19 @@ def test_swap_space(metrics: Metrics) -> None:
     assert value(metrics, "octavo:kv_bytes_swapped_in_total") == 3 * 64
 
 
+def test_bytes_of_blocks_of_two_kinds() -> None:
+    """Of 9 blocks that left 4, and of 3 that came back 1, are of layers that see a window."""
+    metrics = Metrics()
+    sizes = {"kv_bytes_per_block": 64, "kv_bytes_per_window_block": 10, "num_window_blocks": 6}
+    metrics.attach("m", EngineInfo("m", "Gemma2ForCausalLM", "reference", 100, 300, 16, 64, **sizes))
+    metrics.on_step(EngineStats(blocks_swapped_out=5, window_blocks_swapped_out=1))
+    metrics.on_step(EngineStats(blocks_swapped_out=9, window_blocks_swapped_out=4, blocks_swapped_in=3, window_blocks_swapped_in=1))
+    assert value(metrics, "octavo:kv_bytes_swapped_out_total") == 5 * 64 + 4 * 10
+    assert value(metrics, "octavo:kv_bytes_swapped_in_total") == 2 * 64 + 1 * 10
+    labels = {"block_size": "16", "cache_dtype": "", "enable_prefix_caching": "False", "num_gpu_blocks": "70", "kv_cache_memory_bytes": "0"}
+    assert metrics.registry.get_sample_value("vllm:cache_config_info", labels | {"engine": "0"}) == 1
+
+
 def test_tokens(metrics: Metrics) -> None:
     request = RequestMetrics(arrival_time=10.0)
     metrics.on_tokens(request, 1, 10.5, None)
