@@ -132,8 +132,8 @@ class Products:
         program.product(last, program.add_floats(outputs, True), [(weights[0], 0)], False)
         self._source = source
 
-    def step(self, rows: int) -> tuple[npt.NDArray[Any], ...]:
-        """The arrays of a step of one sequence of `rows` tokens."""
+    def step(self, rows: int) -> tuple[npt.NDArray[Any] | None, ...]:
+        """The arrays of a step of one sequence of `rows` tokens, without a window."""
         blocks = -(-rows // _BLOCK_SIZE)
         self._program.allocate_cache(blocks, _BLOCK_SIZE)
         positions = np.arange(rows, dtype=np.int32)
@@ -144,10 +144,11 @@ class Products:
             np.array([0, rows], np.int32),
             np.array([rows], np.int32),
             np.arange(blocks, dtype=np.int32)[None],
+            None,
             np.array([rows - 1], np.int32),
         )
 
-    def run(self, step: tuple[npt.NDArray[Any], ...]) -> float:
+    def run(self, step: tuple[npt.NDArray[Any] | None, ...]) -> float:
         """Seconds of one step."""
         start = time.perf_counter()
         self._program.run(*step)
