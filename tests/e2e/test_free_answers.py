@@ -72,9 +72,6 @@ def test_logprobs_of_the_whole_vocabulary(free_server: httpx.Client) -> None:
 
 
 def test_what_its_template_does_not_read(free_server: httpx.Client) -> None:
-    for fields, param in (
-        ({"messages": [{**USER, "name": "Ann"}]}, "messages.0.name"),
-        ({"messages": [USER], "chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs.enable_thinking"),
-    ):
-        reply = free_server.post("/v1/chat/completions", json={**fields, "max_tokens": 1})
-        assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+    body = {"messages": [USER], "chat_template_kwargs": {"enable_thinking": False}, "max_tokens": 1}
+    reply = free_server.post("/v1/chat/completions", json=body)
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "chat_template_kwargs.enable_thinking")

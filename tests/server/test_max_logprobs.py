@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 from fake_llm import VOCAB_SIZE, FakeLLM
 
-CHAT = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True}
+from octavo.server import sampling
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True}
 
 
 async def ask(client: httpx.AsyncClient, field: str, count: int) -> httpx.Response:
@@ -45,11 +49,29 @@ async def test_those_of_the_whole_vocabulary(client: httpx.AsyncClient, llm: Fak
     assert (await client.post(path, json={**body, field: -2})).status_code == 400
     llm.calls.clear()
     reply = (await client.post(path, json={**body, "max_tokens": 2, field: -1, "prompt_logprobs": -1})).json()
-    sampling = llm.calls[0].sampling
-    assert (sampling.logprobs, sampling.prompt_logprobs) == (VOCAB_SIZE, VOCAB_SIZE)
+    asked = llm.calls[0].sampling
+    assert (asked.logprobs, asked.prompt_logprobs) == (VOCAB_SIZE, VOCAB_SIZE)
     told = reply["choices"][0]["logprobs"]
     # The fake knows five alternatives.
     assert len(told["top_logprobs"][0] if field == "logprobs" else told["content"][0]["top_logprobs"]) == 6
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_many_at_many_tokens_are_refused(client: httpx.AsyncClient, llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    llm.max_logprobs = -1
+    monkeypatch.setattr(sampling, "MOST_LOGPROBS", 4 * VOCAB_SIZE)
+    field = "logprobs" if path == "/v1/completions" else "top_logprobs"
+    body = {"prompt": "Hi"} if path == "/v1/completions" else CHAT
+    for fields, param in (
+        ({field: -1, "max_tokens": 5}, field),
+        ({field: -1, "max_tokens": 3, "n": 2}, field),
+        ({"prompt_logprobs": -1, "max_tokens": 1, **({"prompt": "Hello"} if "prompt" in body else {})}, "prompt_logprobs"),
+    ):
+        refused = await client.post(path, json={**body, **fields})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+        assert f"more than the {4 * VOCAB_SIZE} that a request may ask for" in refused.json()["error"]["message"]
+    for fields in ({field: -1, "max_tokens": 4}, {field: -1, "max_tokens": 2, "n": 2}, {field: 20, "max_tokens": 64, "n": 16}):
+        assert (await client.post(path, json={**body, **fields})).status_code == 200
 
 
 async def test_half_a_character_is_written_as_bytes(client: httpx.AsyncClient, llm: FakeLLM) -> None:

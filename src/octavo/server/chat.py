@@ -39,7 +39,7 @@ from octavo.server.responses import (
     ToolCall,
     Usage,
 )
-from octavo.server.sampling import check_prompt_logprobs, generation_params, streams, wanted_logprobs
+from octavo.server.sampling import check_many_logprobs, check_prompt_logprobs, generation_params, streams, wanted_logprobs
 from octavo.server.schema_faults import Schemas
 from octavo.server.streaming import EventStream, chain, event, while_connected
 from octavo.server.tool_use import ToolUse, tool_use
@@ -117,6 +117,7 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
     params = generation_params(
         body, ctx, computed=body.n or 1, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=body.prompt_logprobs
     )
+    check_many_logprobs(prompts, params, logprobs, body.prompt_logprobs, "top_logprobs")
     job = make_job(ctx, request, body, prefix, prompts, params, logprobs)
     if isinstance(params, SamplingParams):
         thinking = form.reasoning() if form.reasoning is not None else None

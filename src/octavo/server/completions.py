@@ -21,7 +21,7 @@ from octavo.server.prompts import Bound, TokenPrompt, check_fits, check_room, to
 from octavo.server.rendering import render
 from octavo.server.requests import CompletionRequest, TokenizeRequest
 from octavo.server.responses import Completion, CompletionChoice
-from octavo.server.sampling import check_prompt_logprobs, generation_params, streams, wanted_logprobs
+from octavo.server.sampling import check_many_logprobs, check_prompt_logprobs, generation_params, streams, wanted_logprobs
 from octavo.server.streaming import EventStream, chain, event, while_connected
 from octavo.server.usage import UsageCounter
 
@@ -73,6 +73,7 @@ async def _prepare(ctx: ServerContext, request: Request, body: CompletionRequest
     params = generation_params(
         body, ctx, computed=computed, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=max(asked, default=None)
     )
+    check_many_logprobs(prompts, params, body.logprobs, max(asked, default=None), "logprobs")
     echo = bool(body.echo)
     return make_job(ctx, request, body, "cmpl", prompts, params, body.logprobs, width_param, echo=echo, silent=silent)
 

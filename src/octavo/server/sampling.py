@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from octavo.protocol.beam_search import BeamSearchParams
@@ -10,6 +11,7 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.sampling import SamplingParams
 from octavo.server.beams import beam_params
 from octavo.server.context import ServerContext
+from octavo.server.prompts import TokenPrompt
 from octavo.server.requests import Generation, TokenGeneration
 from octavo.server.structured_outputs import structured_outputs_of
 
@@ -35,6 +37,9 @@ _FIELDS = (
     "bad_words",
 )
 
+# Up to so many logprobs at a token are few, however many tokens there are; more may come to so many in one request.
+WIDE, MOST_LOGPROBS = 20, 1 << 19
+
 
 def wanted_logprobs(logprobs: int | None, ctx: ServerContext, param: str) -> int | None:
     """How many `logprobs`, which came from the field `param`, are wanted; -1 are those of the whole vocabulary. Raises InvalidRequestError
@@ -47,6 +52,22 @@ def wanted_logprobs(logprobs: int | None, ctx: ServerContext, param: str) -> int
         whole = f" (the whole vocabulary, {size})" if logprobs == -1 else ""
         raise InvalidRequestError(f"{param}: may be at most {most} on this server, not {logprobs}{whole}.", param=param)
     return wanted
+
+
+def check_many_logprobs(
+    prompts: Sequence[TokenPrompt], params: SamplingParams | BeamSearchParams, logprobs: int | None, prompt_logprobs: int | None, field: str
+) -> None:
+    """Raises InvalidRequestError for more than WIDE logprobs at a token, if they come to more than MOST_LOGPROBS: a reply is written out on
+    the thread that serves everybody. `field` is what `logprobs` came from."""
+    known = sum(len(prompt.token_ids) for prompt in prompts)
+    made = len(prompts) * (params.n if isinstance(params, SamplingParams) else params.beam_width) * (params.max_tokens or 0)
+    for name, count, tokens in ((field, logprobs, made), ("prompt_logprobs", prompt_logprobs, known)):
+        if count is not None and count > WIDE and count * tokens > MOST_LOGPROBS:
+            raise InvalidRequestError(
+                f"{name}: {count} for each of up to {tokens} tokens are more than the {MOST_LOGPROBS} that a request may ask for; ask for "
+                "fewer, or for fewer tokens.",
+                param=name,
+            )
 
 
 def check_prompt_logprobs(request: TokenGeneration) -> None:

@@ -42,6 +42,18 @@ def test_other_sources_are_a_sentence(copy: Path, change: str) -> None:
     assert caught.value.param == "backend"
 
 
+def test_a_lock_of_an_editor_and_a_folder_are_no_sources(copy: Path) -> None:
+    (copy / ".#dot.inl").symlink_to("nowhere")
+    (copy / "kernels.cpp").mkdir()
+    check_sources(native, copy)
+
+
+def test_the_csrc_of_another_project_is_not_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "main.cpp").touch()
+    check_sources(native, tmp_path / "csrc")
+
+
 def test_a_module_that_tells_nothing_is_an_older_one() -> None:
     with pytest.raises(ConfigError, match="run make native"):
         check_sources(types.ModuleType("octavo._native"), CSRC)
