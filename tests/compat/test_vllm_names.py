@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib
 import importlib.metadata
 import importlib.util
@@ -224,3 +225,31 @@ async def test_an_async_engine_that_could_not_start_says_so_each_time_and_closes
     assert (engine.is_running, engine.errored) == (False, True)
     await engine.close()
     await engine.close()
+
+
+async def test_an_async_engine_that_is_closed_while_it_starts_says_so_to_who_waits(model: str):
+    engine = AsyncLLMEngine(AsyncEngineArgs(model=model, quiet=True, kv_cache_memory_bytes=1 << 24))
+    waiting = asyncio.ensure_future(anext(engine.generate("The cat", GREEDY, "a")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert engine._starting is not None
+    await engine.close()
+    with pytest.raises(EngineDeadError, match="closed while it started"):
+        await waiting
+    assert (engine.is_running, engine.errored) == (False, False)
+
+
+def test_an_async_engine_belongs_to_the_event_loop_that_it_was_started_in(model: str):
+    engine = AsyncLLMEngine(AsyncEngineArgs(model=model, quiet=True, kv_cache_memory_bytes=1 << 24))
+
+    async def use_elsewhere():
+        for use in (engine.start, engine.close):
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await use()
+
+    async def use():
+        await engine.start()
+        await asyncio.to_thread(asyncio.run, use_elsewhere())
+        await engine.close()
+
+    asyncio.run(use())

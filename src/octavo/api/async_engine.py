@@ -44,9 +44,11 @@ class AsyncLLMEngine:
         return cls(vllm_config)
 
     async def start(self) -> AsyncLLM:
-        """Starts the engine unless it runs. Raises ModelLoadError, ConfigError or EngineDeadError."""
+        """Starts the engine unless it runs. Raises ModelLoadError, ConfigError or EngineDeadError, and RuntimeError in another event loop
+        than the one that it was started in."""
         if self._closing is not None:
             raise EngineDeadError("this AsyncLLMEngine is closed")
+        self._check_loop()
         if self._starting is None:
             args = self._args
             if isinstance(args, EngineArgs):
@@ -54,7 +56,13 @@ class AsyncLLMEngine:
             else:
                 start = AsyncLLM.start(args)
             self._starting = asyncio.get_running_loop().create_task(start)
-        return await asyncio.shield(self._starting)
+        starting = self._starting
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            if starting.cancelled() and self._closing is not None:
+                raise EngineDeadError("this AsyncLLMEngine was closed while it started") from None
+            raise
 
     async def generate(
         self,
@@ -114,12 +122,13 @@ class AsyncLLMEngine:
     @property
     def errored(self) -> bool:
         """Whether it could not start, or has died."""
-        if self._starting is None or not self._starting.done():
+        if self._starting is None or not self._starting.done() or self._starting.cancelled():
             return False
         return not self._is_started or (self._closing is None and not self._started().is_alive)
 
     def shutdown(self) -> None:
         """Begins to end the engine; to be called in its event loop, which must go on running for a moment."""
+        self._check_loop()
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
 
@@ -135,6 +144,10 @@ class AsyncLLMEngine:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
+
+    def _check_loop(self) -> None:
+        if self._starting is not None and self._starting.get_loop() is not asyncio.get_running_loop():
+            raise RuntimeError("this AsyncLLMEngine was started in another event loop, and can be used and closed only there")
 
     @property
     def _is_started(self) -> bool:
