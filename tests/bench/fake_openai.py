@@ -50,6 +50,8 @@ def good(server: FakeOpenAI, body: Any, client: socket.socket) -> None:
         time.sleep(server.pause)
     if (body.get("stream_options") or {}).get("include_usage"):
         client.sendall(chunk(usage(len(body["prompt"]), body["max_tokens"])))
+    # Whoever gets the end may ask again before this thread runs on.
+    server.leaves(client)
     client.sendall(chunk(DONE) + chunk(b""))
 
 
@@ -62,7 +64,7 @@ class FakeOpenAI:
         self.keys: list[str | None] = []
         self.most_at_once = 0
         self.pause = 0.0
-        self._now = 0
+        self._under_way: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -87,6 +89,11 @@ class FakeOpenAI:
         for thread in self._threads:
             thread.join(5)
 
+    def leaves(self, client: socket.socket) -> None:
+        """The request on this connection is no longer under way."""
+        with self._lock:
+            self._under_way.discard(client)
+
     def _serve(self, client: socket.socket) -> None:
         with client:
             client.settimeout(10)
@@ -102,13 +109,12 @@ class FakeOpenAI:
                 body = json.loads(data)
                 with self._lock:
                     self.requests.append(body)
-                    self._now += 1
-                    self.most_at_once = max(self.most_at_once, self._now)
+                    self._under_way.add(client)
+                    self.most_at_once = max(self.most_at_once, len(self._under_way))
                 try:
                     self.answer(self, body, client)
                 finally:
-                    with self._lock:
-                        self._now -= 1
+                    self.leaves(client)
             except OSError:
                 return
 
