@@ -17,6 +17,7 @@ from octavo.server.tool_fields import FunctionDefinition
 from octavo.server.tool_use import ToolUse
 from octavo.structured_output.compiler import GrammarCompiler
 from octavo.structured_output.grammar import grammar_of
+from octavo.text.answer import CallArguments, CallStart
 from octavo.text.reasoning.registry import REASONING_PARSERS
 from octavo.text.tools.registry import TOOL_PARSERS
 
@@ -161,10 +162,42 @@ def test_a_special_token_begins_strict_calls(holds, template: str) -> None:
     use = ToolUse([{}], (strict, G), None, TOOL_PARSERS["mistral"].form(template), strict="tools.0.function.strict")
     held = answer_grammar(context(special), None, use, None)
     call = WRITTEN["mistral", template].removeprefix("[TOOL_CALLS]")
-    assert holds(held, "Hi [TOOL_CALLS] is written here.", special=ids)
+    assert holds(held, "Hi [TOOL_CALLS is written here.", special=ids)
     assert holds(held, "Hi ", CALLS_ID, call, " done", special=ids)
     assert not holds(held, "Hi ", CALLS_ID, special=ids)
     assert not holds(held, CALLS_ID, call.replace("Oslo", "Rome"), special=ids)
+
+
+@pytest.mark.parametrize(
+    ("parser", "template", "mark"),
+    [(*key, "[TOOL_CALLS]") for key in WRITTEN if key[0] == "mistral"]
+    + [("hermes", "", "<tool_call>"), ("llama3_json", "", "<|python_tag|>")],
+)
+def test_other_tokens_do_not_spell_the_special_one_of_strict_calls(holds, parser: str, template: str, mark: str) -> None:
+    ids = (EOS, CALLS_ID)
+    strict = FunctionDefinition("f", parameters=CITY, strict=True)
+    use = ToolUse([{}], (strict, G), None, TOOL_PARSERS[parser].form(template), strict="tools.0.function.strict")
+    held = answer_grammar(context({mark: CALLS_ID}), None, use, None)
+    call = WRITTEN[parser, template].removeprefix(mark)
+    assert holds(held, CALLS_ID, call, special=ids)
+    assert holds(held, f"Hi {mark[:-1]} {call}", special=ids)
+    for wrong in (mark + call.replace("Oslo", "Rome"), f"\n{mark}{call}"):
+        assert not holds(held, wrong, special=ids), wrong
+
+
+@pytest.mark.parametrize("several", [True, False])
+@pytest.mark.parametrize("between", ["", " ", ", ", "]\n"])
+@pytest.mark.parametrize("template", ["", "[ARGS]"])
+def test_what_follows_a_strict_call_is_none_without_a_mark(holds, template: str, between: str, several: bool) -> None:
+    """The grammar lets it be text, so it must be read as text."""
+    kind = TOOL_PARSERS["mistral"]
+    use = ToolUse([{}], (FunctionDefinition("f", parameters=CITY, strict=True),), None, kind.form(template), (), several, "tools.0")
+    text = WRITTEN["mistral", template] + between + '{"name": "f", "arguments": {"evil": 1}}'
+    assert holds(answer_grammar(context({}), None, use, None), text)
+    parser = kind(["f"])
+    pieces = [*parser.feed(text), *parser.finish()]
+    assert [piece.name for piece in pieces if isinstance(piece, CallStart)] == ["f"]
+    assert "evil" not in "".join(piece.text for piece in pieces if isinstance(piece, CallArguments))
 
 
 def test_a_grammar_of_the_whole_text_leaves_no_room_for_strict_calls() -> None:
@@ -189,6 +222,28 @@ def test_thinking_is_free(holds, is_special: bool) -> None:
     assert holds(maybe, "<think>\nHm.\n", end, "\n\nno", special=ids)
     assert holds(maybe, "no", special=ids)
     assert not holds(maybe, "Hm.", end, "no", special=ids)
+
+
+def test_an_end_of_the_thinking_that_is_a_special_token_is_not_spelled_by_others(holds) -> None:
+    """Its parser would end the thinking there, and take what the grammar holds for thinking for the answer."""
+    ids, asked = (EOS, CLOSE_ID), StructuredOutputsParams(choice=["yes", "no"])
+    for name, prompt, lead in (("deepseek_r1", "<think>", ""), ("qwen3", "assistant", "<think>")):
+        held = answer_grammar(context({"</think>": CLOSE_ID}), asked, ToolUse([]), REASONING_PARSERS[name](prompt))
+        assert holds(held, f"{lead}Hm </think", CLOSE_ID, "yes", special=ids)
+        assert not holds(held, f"{lead}Hm</think>\nperhaps", CLOSE_ID, "yes", special=ids)
+
+
+@pytest.mark.parametrize("parser", ["json", "hermes"])
+@pytest.mark.parametrize("special", [{}, {"<think>": CLOSE_ID}])
+def test_thinking_in_the_middle_of_free_text_is_none(holds, parser: str, special: dict[str, int]) -> None:
+    """An answer that may think spells no beginning of thinking but that which the grammar knows of: calls may follow the end."""
+    use = ToolUse([{}], (F, G), None, TOOL_PARSERS[parser].form(""), strict="tools.0.function.strict")
+    held = answer_grammar(context(special), None, use, REASONING_PARSERS["qwen3"]("assistant"))
+    ids = (EOS, CLOSE_ID) if special else (EOS,)
+    assert holds(held, "Hi <think>", special=ids)
+    assert not holds(held, " \n<think>Hm", special=ids)
+    if special:
+        assert not holds(held, "<think>Hm</think>Hi", special=ids)
 
 
 def test_calls_after_thinking(holds) -> None:

@@ -77,6 +77,15 @@ CASES: dict[str, list[tuple[str, str, list[tuple[str, str]]]]] = {
         ('Sure. [TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, {"arguments": {}, "name": "g"}]', "Sure.", [F, ("g", "{}")]),
         ('[TOOL_CALLS]f[ARGS]{"x": 1}', "", [F]),
         ('[TOOL_CALLS]f{"x": 1}[TOOL_CALLS]get_weather[CALL_ID]abc123def[ARGS]{}', "", [F, ("get_weather", "{}")]),
+        # Behind a call, or the end of a list of them, only another mark begins one.
+        ('[TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}}], {"name": "g"}', '{"name": "g"}', [F]),
+        ('[TOOL_CALLS]f[ARGS]{"x": 1}, {"name": "g"}', '{"name": "g"}', [F]),
+        ('[TOOL_CALLS]{"name": "f", "arguments": {"x": 1}} {"name": "g"}', '{"name": "g"}', [F]),
+        (
+            '[TOOL_CALLS] [{"name": "f", "arguments": {"x": 1}}] [TOOL_CALLS] [{"name": "g"}, {"name": "f"}]',
+            "",
+            [F, ("g", "{}"), ("f", "{}")],
+        ),
         ("[TOOL_CALLS] nothing", "[TOOL_CALLS] nothing", []),
         ("a [TOOL_CALLS]two words{}", "a [TOOL_CALLS]two words{}", []),
         ('[TOOL_CALLS] [{"name": 1}]', '[TOOL_CALLS] [{"name": 1}]', []),

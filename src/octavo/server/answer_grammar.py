@@ -10,7 +10,7 @@ from octavo.server.context import ServerContext
 from octavo.server.tool_fields import FunctionDefinition
 from octavo.server.tool_use import ToolUse
 from octavo.structured_output.grammar import grammar_of, quoted
-from octavo.structured_output.tool_calls import CallPattern, free_answer_grammar, tool_call_grammar
+from octavo.structured_output.tool_calls import CallPattern, free_answer_grammar, text_without, tool_call_grammar
 from octavo.text.reasoning.parser import ReasoningParser
 from octavo.text.tools.plain_json import PlainJsonParser
 
@@ -95,12 +95,13 @@ def _either(grammars: list[str]) -> str:
 
 
 def _after_thinking(ctx: ServerContext, grammar: str, thinking: ReasoningParser) -> str:
-    """`grammar` after any text up to the end of the thinking, where the answer begins with it or may do so."""
+    """`grammar` after any text up to the end of the thinking, where the answer begins with it or may do so. An end that is a special token
+    can't be spelled by others: that would end the thinking for its parser."""
     opening, end = thinking.markers[0], thinking.markers[-1]
     special = ctx.llm.tokenizer.special_tokens
     rules = [_START.sub("answer:", grammar, count=1), r"SPACES: /[ \t\r\n]*/"]
     if end in special:
-        rules.append(f"thought: ANYTHING <[{special[end]}]>\nANYTHING: /(?s:.*)/")
+        rules.append(f"thought: THOUGHT <[{special[end]}]>\nTHOUGHT: {text_without(end)}")
     else:
         rules.append(f"thought[suffix={quoted(end)}]: /(?s:.*)/")
     if thinking.thinks_first:

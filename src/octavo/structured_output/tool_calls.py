@@ -56,13 +56,14 @@ def free_answer_grammar(
 
     Where the `trigger` comes in the text a call follows; `prefix`, or else each pattern, begins with it. Without a trigger a text that
     begins with the bracket of a JSON object, or of a list of them, is calls as a whole, perhaps after the `tag`. No text begins with
-    `barred`. Raises as `tool_call_grammar`.
+    `barred`. Whoever reads the text does not see which tokens spell it, so a trigger, a tag or `barred` that are special tokens can't be
+    spelled by others. Raises as `tool_call_grammar`.
     """
     special = special_tokens or {}
-    bars = f" & ~/{_escaped(barred)}(?s:.*)/" if barred and barred not in special else ""
+    bars = f" & ~/{_SPACES}{_escaped(barred)}(?s:.*)/" if barred else ""
     if not trigger:
         opening = rf"(\[{_SPACES})?\{{(?s:.*)"
-        if tag and tag not in special:
+        if tag:
             opening = f"({_escaped(tag)}{_SPACES})?{opening}"
         begin = f"({_literal(tag, special)})?" if tag else ""
         lines = [
@@ -77,13 +78,17 @@ def free_answer_grammar(
     else:
         group, patterns = "call", [replace(pattern, begin=pattern.begin.removeprefix(trigger)) for pattern in patterns]
     rest = "" if separator is None else "+"
-    lines = [f"start: tail | (lead {group}){rest} tail", "tail: TAIL"]
+    lines = [f"start: tail | (lead {group}){rest} tail", "tail: TAIL", f"TAIL: {text_without(trigger)}{bars}"]
     if trigger in special:
-        lines += [f"lead: TAIL {_literal(trigger, special)}", f"TAIL: /(?s:.*)/{bars}"]
+        lines.append(f"lead: TAIL {_literal(trigger, special)}")
     else:
         lines += [f"lead[suffix={quoted(trigger)}]: LEAD", f"LEAD: /(?s:.*)/{bars}"]
-        lines.append(f"TAIL: /(?s:.*)/ & ~/(?s:.*){_escaped(trigger)}(?s:.*)/{bars}")
     return "\n".join([*lines, *_calls(patterns, special)])
+
+
+def text_without(spelling: str) -> str:
+    """The body of a grammar's terminal: any text that `spelling` does not stand in."""
+    return f"/(?s:.*)/ & ~/(?s:.*){_escaped(spelling)}(?s:.*)/"
 
 
 def _calls(patterns: Sequence[CallPattern], special: Mapping[str, int]) -> list[str]:

@@ -40,6 +40,7 @@ class MistralParser(ToolParser):
         self._text = ""
         self._head = ""
         self._spaces = ""
+        self._listed = False
         self._call = JsonCall(needs_arguments=False)
         self._arguments = Arguments(JsonValue())
 
@@ -124,7 +125,9 @@ class MistralParser(ToolParser):
         self._text = ""
 
     def _open(self, pieces: list[Piece]) -> None:
-        if self._head.strip(WHITESPACE) in ("", "["):
+        head = self._head.strip(WHITESPACE)
+        self._listed = head == "["
+        if head in ("", "["):
             self._begin(self._spaces + _CALLS + self._head)
         elif named := _NAME.fullmatch(self._head):
             pieces.append(CallStart(named["name"]))
@@ -167,9 +170,11 @@ class MistralParser(ToolParser):
         self._text = ""
 
     def _between(self, pieces: list[Piece]) -> bool:
-        """After a call: another one of the list, its end, another mark, or content."""
+        """After a call: another one of the list, its end, another mark, or content. What stands behind the list is no call without a
+        mark."""
         rest = self._text.lstrip(WHITESPACE + ",]")
-        if rest.startswith("{"):
+        self._listed = self._listed and "]" not in self._text[: len(self._text) - len(rest)]
+        if self._listed and rest.startswith("{"):
             self._begin("")
             self._text = rest
             return True
