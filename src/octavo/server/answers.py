@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from octavo.text.answer import CallArguments, CallStart, Content, Piece, Reasoning, merged
 from octavo.text.reasoning.parser import ReasoningParser
 from octavo.text.tokenizer import Tokenizer
+from octavo.text.tools.json_value import JsonValue
 from octavo.text.tools.parser import ToolParser
 
 
@@ -36,6 +37,7 @@ class AnswerReader:
         self._reasoning = form.reasoning() if form.reasoning is not None else None
         self._tools = form.tools() if form.tools is not None else None
         self.calls = 0
+        self._arguments: list[str] = []
 
     def feed(self, text: str) -> list[Piece]:
         """Takes more text; what is certain by now."""
@@ -53,9 +55,19 @@ class AnswerReader:
         """An id for a call."""
         return (self._tools or ToolParser).new_call_id()
 
-    def finish_reason(self, reason: str | None) -> str | None:
-        """`reason` in the words of a chat: an answer that ends with calls ended for their sake."""
-        return "tool_calls" if reason == "stop" and self.calls else reason
+    def finish_reason(self, reason: str | None, stop_reason: int | str | None) -> str | None:
+        """`reason` in the words of a chat, at the end: an answer with calls ended for their sake, unless what the request asked to stop at,
+        the `stop_reason`, cut the last of them."""
+        if reason != "stop" or not self.calls:
+            return reason
+        return "tool_calls" if stop_reason is None or self._whole() else reason
+
+    def _whole(self) -> bool:
+        """Whether the arguments of the last call are there to their end."""
+        value = JsonValue()
+        for char in itertools.chain.from_iterable(self._arguments):
+            value.feed(char)
+        return value.done
 
     def _with_calls(self, pieces: Iterable[Piece]) -> list[Piece]:
         if self._tools is None:
@@ -71,9 +83,17 @@ class AnswerReader:
             if isinstance(piece, CallStart):
                 self.calls += 1
             surplus = isinstance(piece, (CallStart, CallArguments)) and self.calls > 1 and not self._form.several_calls
+            if not surplus:
+                self._follow(piece)
             if not surplus and (self._form.include_reasoning or not isinstance(piece, Reasoning)):
                 kept.append(piece)
         return merged(kept)
+
+    def _follow(self, piece: Piece) -> None:
+        if isinstance(piece, CallStart):
+            self._arguments = []
+        elif isinstance(piece, CallArguments):
+            self._arguments.append(piece.text)
 
 
 @dataclass(slots=True)
@@ -95,7 +115,7 @@ class Answer:
     finish_reason: str | None = None
 
 
-def read_answer(form: AnswerFormat, text: str, finish_reason: str | None) -> Answer:
+def read_answer(form: AnswerFormat, text: str, finish_reason: str | None, stop_reason: int | str | None) -> Answer:
     """The parts of an answer that is there as a whole."""
     reader = AnswerReader(form)
     answer = Answer()
@@ -109,7 +129,7 @@ def read_answer(form: AnswerFormat, text: str, finish_reason: str | None) -> Ans
                 answer.calls.append(Call(reader.new_call_id(), piece.name))
             case CallArguments():
                 answer.calls[-1].arguments += piece.text
-    answer.finish_reason = reader.finish_reason(finish_reason)
+    answer.finish_reason = reader.finish_reason(finish_reason, stop_reason)
     return answer
 
 

@@ -62,7 +62,7 @@ async def create_message(ctx: ServerContext, request: Request) -> Response:
         outputs, usage = await collect(request, ctx, chat.job)
     (output,) = outputs[0].outputs
     list(writer.add([*reader.feed(output.text), *reader.finish()]))
-    list(writer.closing(reader.finish_reason(output.finish_reason), output.stop_reason, usage))
+    list(writer.closing(reader.finish_reason(output.finish_reason, output.stop_reason), output.stop_reason, usage))
     return json_response(writer.message)
 
 
@@ -155,7 +155,8 @@ async def _events(
             for each in writer.add(pieces):
                 yield typed_event(each)
             if delta.finish_reason is not None:
-                for each in writer.closing(reader.finish_reason(delta.finish_reason), delta.stop_reason, counter.usage()):
+                reason = reader.finish_reason(delta.finish_reason, delta.stop_reason)
+                for each in writer.closing(reason, delta.stop_reason, counter.usage()):
                     yield typed_event(each)
 
 

@@ -179,7 +179,7 @@ def _logprobs(ctx: ServerContext, job: Job, output: CompletionOutput) -> ChatLog
 
 
 def _choice(ctx: ServerContext, chat: ChatJob, output: CompletionOutput) -> ChatChoice:
-    answer = read_answer(chat.form, output.text, output.finish_reason)
+    answer = read_answer(chat.form, output.text, output.finish_reason, output.stop_reason)
     content: str | None = chat.echo + answer.content
     message = ChatMessage(chat.role, content if content or not (answer.calls or answer.reasoning) else None)
     if answer.reasoning:
@@ -270,7 +270,8 @@ class _ChunkWriter:
         for place, delta in enumerate(deltas):
             yield ChunkChoice(output.index, delta, None if place else logprobs, token_ids=UNSET if place else token_ids)
         if output.finish_reason is not None:
-            yield ChunkChoice(output.index, Delta(), None, writer.reader.finish_reason(output.finish_reason), output.stop_reason)
+            reason = writer.reader.finish_reason(output.finish_reason, output.stop_reason)
+            yield ChunkChoice(output.index, Delta(), None, reason, output.stop_reason)
 
     def _usage(self) -> Usage:
         usage = self._counter.usage()

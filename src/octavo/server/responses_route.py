@@ -81,7 +81,7 @@ async def create_response(ctx: ServerContext, request: Request) -> Response:
     (output,) = outputs[0].outputs
     thought = count_reasoning_tokens(chat.form, ctx.llm.tokenizer, output.token_ids)
     list(writer.add([*reader.feed(output.text), *reader.finish()]))
-    list(_end(writer, output.finish_reason, usage, thought))
+    list(_end(writer, reader.finish_reason(output.finish_reason, output.stop_reason), usage, thought))
     return json_response(response)
 
 
@@ -156,7 +156,7 @@ def _end(writer: ResponseWriter, finish_reason: str | None, usage: Usage, though
         yield from writer.closing("incomplete")
     else:
         response.completed_at = int(time.time())
-        yield from writer.closing("completed")
+        yield from writer.closing("completed", cut_call=finish_reason != "tool_calls")
 
 
 async def _events(
@@ -176,10 +176,10 @@ async def _events(
         counter.add(index, output)
         for delta in output.outputs:
             token_ids += delta.token_ids
-            finish_reason = delta.finish_reason or finish_reason
             pieces = reader.feed(delta.text)
             if delta.finish_reason is not None:
                 pieces += reader.finish()
+                finish_reason = reader.finish_reason(delta.finish_reason, delta.stop_reason)
             for each in writer.add(pieces):
                 yield typed_event(each)
     for each in _end(writer, finish_reason, counter.usage(), count_reasoning_tokens(chat.form, ctx.llm.tokenizer, token_ids)):

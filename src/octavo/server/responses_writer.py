@@ -55,11 +55,13 @@ class ResponseWriter:
                     self._last.arguments += text
                     yield self._of_item("response.function_call_arguments.delta", delta=text)
 
-    def closing(self, status: Status) -> Iterator[Event]:
-        """The events of the end: of the last item, and of the response, which is then `status`."""
+    def closing(self, status: Status, *, cut_call: bool = False) -> Iterator[Event]:
+        """The events of the end: of the last item, and of the response, which is then `status`. With `cut_call` a call that is the last
+        item is not complete."""
         if not self.response.output and status == "completed":
             yield from self._begin(OutputMessage(id=_new_id("msg")), OutputText())
-        yield from self._end_item("completed" if status == "completed" else "incomplete")
+        cut = cut_call and isinstance(self._last, FunctionCallItem)
+        yield from self._end_item("completed" if status == "completed" and not cut else "incomplete")
         self.response.status = status
         yield self._event(f"response.{status}", response=self.response)
 
