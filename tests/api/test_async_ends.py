@@ -131,6 +131,14 @@ async def test_an_id_in_use(allm: AsyncLLM) -> None:
     await outputs.aclose()
 
 
+@pytest.mark.parametrize("request_id", [None, 5, ["a"], {}, ""])
+async def test_ids_are_strings(allm: AsyncLLM, request_id: Any) -> None:
+    with pytest.raises(TypeError, match=r"^request_id must be a str"):
+        await gather(allm.generate("x", SHORT, request_id))
+    with pytest.raises(TypeError, match=r"^request_id must be a str"):
+        await allm.abort(request_id)
+
+
 async def test_an_id_used_again_at_once_is_a_request_of_its_own(allm: AsyncLLM) -> None:
     """The engine may still be sending tokens of the first one, and hears of its abort only after the second has come."""
     expected = (await gather(allm.generate("x", SHORT, "other"))).output().outputs

@@ -139,6 +139,27 @@ def test_what_is_refused(engine: LLMEngine, tiny_llama: Path) -> None:
         LLMEngine(EngineArgs(str(tiny_llama), kv_cache_memory_bytes=1 << 60, quiet=True))
 
 
+@pytest.mark.parametrize("request_id", [None, 5, b"a", ["a"], {}, ""])
+def test_ids_are_strings(engine: LLMEngine, request_id: Any) -> None:
+    with pytest.raises(TypeError, match=r"^request_id must be a str") as caught:
+        engine.add_request(request_id, "x", SHORT)
+    assert not request_id or type(request_id).__name__ in str(caught.value)
+    assert not engine.has_unfinished_requests()
+    with pytest.raises(TypeError, match=r"^request_id must be a str"):
+        engine.abort_request([request_id])
+    engine.abort_request("unknown")
+    engine.abort_request(["unknown"])
+    with pytest.raises(TypeError, match=r"^request_id must be a str or an iterable of them, not int"):
+        engine.abort_request(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["x", None, {"model": "x"}, EngineArgs])
+def test_it_is_made_of_engine_args(wrong: Any) -> None:
+    for make in (LLMEngine, LLMEngine.from_engine_args):
+        with pytest.raises(TypeError, match=rf"^LLMEngine\(\) takes EngineArgs, not {type(wrong).__name__}$"):
+            make(wrong)
+
+
 def test_it_ends_with_requests_that_run(tiny_llama: Path) -> None:
     engine = LLMEngine(EngineArgs(str(tiny_llama), quiet=True))
     engine.add_request("a", "x", LONG)

@@ -292,6 +292,8 @@ class TestNames:
             ({"best_of": 3}, r"; ask for n samples and take those of the highest cumulative_logprob"),
             ({"use_beam_search": True}, r"; call beam_search with BeamSearchParams\.$"),
             ({"flat_logprobs": True}, r"^flat_logprobs is not supported"),
+            ({"early_stopping": np.array([0, 0])}, r"^early_stopping is not supported"),
+            ({"length_penalty": np.ones(3)}, r"^length_penalty is not supported"),
         ],
     )
     def test_what_to_do_instead(self, fields: dict[str, Any], words: str) -> None:

@@ -73,6 +73,13 @@ def test_a_forced_call_is_a_call_with_arguments_that_match(holds, parser: str, t
     assert not holds(held, text.replace('"f"', '"g"').replace("]f[", "]g["))
 
 
+def test_the_arguments_of_a_forced_call_are_an_object_whatever_else_its_schema_allows(holds) -> None:
+    function = FunctionDefinition("f", parameters={**CITY, "type": ["object", "null"]})
+    held = answer_grammar(context({}), None, tools(forced=(function,)), None)
+    assert holds(held, WRITTEN["hermes", ""])
+    assert not holds(held, WRITTEN["hermes", ""].replace('{"city": "Oslo"}', "null"))
+
+
 def test_several_calls_where_they_are_wanted(holds) -> None:
     call = WRITTEN["hermes", ""]
     other = '<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'

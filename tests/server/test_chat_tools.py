@@ -169,6 +169,11 @@ async def test_special_tokens_that_mark_calls_stay_in_the_text(connect, llm: Fak
             "tools.0.function.parameters",
             ["object"],
         ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": ["object", "null"]}, "strict": True}}]},
+            "tools.0.function.parameters",
+            ["strict", '["object", "null"]'],
+        ),
         ({"tools": [{"type": "function", "function": {"name": "f\n"}}]}, "tools.0.function.name", []),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nothing\n"}}}, "tool_choice.function.name", []),
         ({"tools": "f"}, "tools", ["list"]),
@@ -201,6 +206,12 @@ async def test_strict_tools_hold_what_the_model_chooses(connect, llm: FakeLLM) -
         "tools.1.function.strict",
         "use_beam_search",
     )
+
+
+async def test_null_in_place_of_arguments_is_refused_for_strict_functions_alone(connect, llm: FakeLLM) -> None:
+    for strict, kind in ((True, "object"), (True, ["object"]), (False, ["object", "null"]), (None, ["null", "object"])):
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": kind}, "strict": strict}}
+        await ask(connect(**HERMES), tools=[tool])
 
 
 async def test_strict_functions_of_responses_and_messages(connect, llm: FakeLLM) -> None:

@@ -60,6 +60,10 @@ def test_the_example_of_the_page_works(arrow: Path) -> None:
         (f"{IMPORTS}@register_tool_parser('p')\nclass P:\n    pass\n", ["is no subclass of ToolParser"]),
         (f"{IMPORTS}register_tool_parser('hermes')\n", ["line 3", "'hermes' already"]),
         (f"{IMPORTS}register_tool_parser()\n", ["needs a name"]),
+        ("import sys\nsys.exit()\n", ["line 2", "fails with SystemExit"]),
+        ("import sys\nsys.exit(0)\n", ["line 2", "fails with SystemExit: 0"]),
+        ("class E(Exception):\n    def __str__(self):\n        return 1 / 0\n\nraise E\n", ["line 5", "fails with E"]),
+        ("class E(BaseException):\n    def __str__(self):\n        raise SystemExit\n\nraise E\n", ["line 5", "fails with E"]),
     ],
 )
 def test_a_file_that_can_not_be_used(tmp_path: Path, source: str | None, words: list[str]) -> None:

@@ -14,6 +14,7 @@ from octavo.api.front_end import FrontEnd, open_front_end
 from octavo.api.generation import Generation
 from octavo.api.prompts import Prompt
 from octavo.api.recorder import Recorder, record_end, record_push
+from octavo.api.request_ids import check_request_id
 from octavo.config.engine import EngineConfig
 from octavo.engine.client import EngineClient
 from octavo.loading.progress import progress_for
@@ -193,7 +194,8 @@ class AsyncLLM:
         cumulative: bool = False,
         structured_outputs: StructuredOutputsParams | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Sends a request to the engine and gives what comes of it."""
+        """Sends a request to the engine and gives what comes of it. Raises TypeError for an id that is no str or is empty."""
+        check_request_id(request_id)
         if structured_outputs is not None:
             # Compiled aside: others must not wait for it. What it gives is kept, and found again by `prepare`.
             await in_background(self._front.grammars.grammar, structured_outputs)
@@ -224,7 +226,8 @@ class AsyncLLM:
             self._close_generation(generation)
 
     async def abort(self, request_id: str) -> None:
-        """Ends a request; its iterator gives what it has, with the finish reason "abort"."""
+        """Ends a request; its iterator gives what it has, with the finish reason "abort". Raises TypeError for what is no id."""
+        check_request_id(request_id)
         waiting = self._waiting.get(self._keys.get(request_id, ""))
         if waiting is None:
             return

@@ -12,6 +12,7 @@ from octavo.api.interrupt import HeldInterrupt
 from octavo.api.llm import LLM
 from octavo.api.prompts import Prompt
 from octavo.api.recorder import record_push
+from octavo.api.request_ids import check_request_id, ids_to_abort
 from octavo.engine.core import EngineCore
 from octavo.protocol.errors import InvalidRequestError, OctavoError
 from octavo.protocol.lora import LoRARequest, refuse_adapters
@@ -24,10 +25,12 @@ class LLMEngine:
     """Requests come and go between the steps, which the caller makes, in this process and one thread.
 
     Made by `LLMEngine.from_engine_args(EngineArgs(...))`, ended by `shutdown()`, which may be called twice, or `with`. Raises what `LLM`
-    does.
+    does, and TypeError for what is no EngineArgs.
     """
 
     def __init__(self, engine_args: EngineArgs) -> None:
+        if not isinstance(engine_args, EngineArgs):
+            raise TypeError(f"{type(self).__name__}() takes EngineArgs, not {type(engine_args).__name__}")
         args = engine_args
         self._llm = LLM(args.model, seed=args.seed, chat_template=args.chat_template, quiet=args.quiet, **args.keywords)
         self._running: dict[str, Generation] = {}
@@ -47,7 +50,9 @@ class LLMEngine:
         lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> None:
-        """Queues a request, which the next steps compute. Raises InvalidRequestError for one that can't be served, or an id in use."""
+        """Queues a request, which the next steps compute. Raises InvalidRequestError for one that can't be served, or an id in use, and
+        TypeError for an id that is no str or is empty."""
+        check_request_id(request_id)
         refuse_adapters(lora_request)
         if any(generation.request_id == request_id for generation in self._running.values()):
             raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
@@ -83,8 +88,9 @@ class LLMEngine:
             return self._news([self._running[key] for key in heard])
 
     def abort_request(self, request_id: str | Iterable[str]) -> None:
-        """Forgets requests by their ids and frees their blocks; ids that are not known are passed over."""
-        wanted = {request_id} if isinstance(request_id, str) else set(request_id)
+        """Forgets requests by their ids and frees their blocks; ids that are not known are passed over. Raises TypeError for what is
+        no id."""
+        wanted = ids_to_abort(request_id)
         with self._turn():
             self._forget([key for key, generation in self._running.items() if generation.request_id in wanted])
 

@@ -68,10 +68,18 @@ def known_fields(given: Mapping[str, Any], known: Iterable[str]) -> dict[str, An
             continue
         if name not in UNSUPPORTED_FIELDS:
             raise InvalidRequestError(f"{name} is not a sampling parameter{did_you_mean(name, sorted(names)) or '.'}", param=name)
-        if value is not None and not (name in _DEFAULTS and value == _DEFAULTS[name]):
+        if value is not None and not _is_default(name, value):
             hint = UNSUPPORTED_FIELDS[name]
             raise InvalidRequestError(f"{name} is not supported by this version{hint and '; '}{hint}.", param=name)
     return found
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Whether vLLM has `value` where nothing is asked for; arrays, and what else has no one answer to that, are none."""
+    try:
+        return name in _DEFAULTS and bool(value == _DEFAULTS[name])
+    except Exception:
+        return False
 
 
 class NamesItsFields(msgspec.StructMeta):

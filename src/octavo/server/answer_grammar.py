@@ -82,7 +82,8 @@ def _free(ctx: ServerContext, tools: ToolUse, thinking: ReasoningParser | None) 
 def _schema(function: FunctionDefinition) -> dict[str, object]:
     """The schema of a function's arguments, which are an object; without parameters an empty one."""
     parameters = function.parameters if function.parameters is not None else {"properties": {}, "additionalProperties": False}
-    return {"x-guidance": _SPACING, "type": "object", **parameters}
+    # Of a type that allows more than objects, none but these.
+    return {"x-guidance": _SPACING, **parameters, "type": "object"}
 
 
 def _either(grammars: list[str]) -> str:

@@ -73,16 +73,19 @@ def _functions(tools: list[Tool]) -> dict[str, FunctionDefinition]:
         if name in functions:
             path = f"tools.{index}.function.name"
             raise InvalidRequestError(f"{path}: there is another tool of the name {name!r}.", param=path)
-        _check_parameters(tool.function.parameters, f"tools.{index}.function.parameters")
+        _check_parameters(tool.function, f"tools.{index}.function.parameters")
         functions[name] = tool.function
     return functions
 
 
-def _check_parameters(schema: dict[str, Any] | None, path: str) -> None:
-    kind = "object" if schema is None else schema.get("type", "object")
+def _check_parameters(function: FunctionDefinition, path: str) -> None:
+    kind = "object" if function.parameters is None else function.parameters.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         shown = f"{json.dumps(kind, ensure_ascii=False):.60}"
         raise InvalidRequestError(f"{path}: must be the schema of an object, not of type {shown}; arguments are objects.", param=path)
+    if function.strict and kind not in ("object", ["object"]):
+        shown = f"{json.dumps(kind, ensure_ascii=False):.60}"
+        raise InvalidRequestError(f'{path}: must be of type "object" alone where strict is true, not {shown}.', param=path)
 
 
 def _chosen(functions: dict[str, FunctionDefinition], choice: NamedToolChoice) -> FunctionDefinition:

@@ -48,8 +48,20 @@ def _run(path: Path) -> None:
     sys.modules[_MODULE] = module
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # Not Exception alone: sys.exit() would end the process without a word.
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = lines[-1] if lines else getattr(error, "lineno", None)
         place = f"{path}, line {line}," if line else f"{path}"
-        raise ConfigError(f"{_PARAM}: {place} fails with {type(error).__name__}: {error}", param=_PARAM) from error
+        raise ConfigError(f"{_PARAM}: {place} fails with {_described(error)}", param=_PARAM) from error
+
+
+def _described(error: BaseException) -> str:
+    """The error's kind and words; those of a plugin's own error may fail, too."""
+    try:
+        words = str(error)
+    except (Exception, SystemExit):
+        words = ""
+    return type(error).__name__ + (f": {words}" if words else "")
