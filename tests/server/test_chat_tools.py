@@ -231,6 +231,36 @@ async def test_refused_tools_of_prompts(client) -> None:
     check(await client.post("/tokenize", json=body), 400, "tools.0.function.parameters", "object")
 
 
+@pytest.mark.parametrize(
+    ("reply", "content", "calls"),
+    [
+        ('{"a": "[TOOL_CALLS]nothing[ARGS]{}"}', None, 0),
+        (' {"a": "[TOOL_CALLS]"} ', None, 0),
+        ("[TOOL", None, 0),
+        (" \n", None, 0),
+        ("[1]", None, 0),
+        ("[TOOL_CALLS]nothing[ARGS]{}", "", 1),
+        ("\n[TOOL_CALLS]nothing[ARGS]{}[TOOL_CALLS]nothing[ARGS]{}", "", 2),
+    ],
+)
+@pytest.mark.parametrize("thought", ["", "Hm [TOOL_CALLS]</think>"])
+async def test_text_of_an_asked_form_has_no_calls_in_it(
+    connect, llm: FakeLLM, reply: str, content: str | None, calls: int, thought: str
+) -> None:
+    """Such an answer is what was asked or calls; JSON may quote what looks like one."""
+    thinking = {"reasoning_parser": "deepseek_r1"} if thought else {}
+    client, llm.reply = connect(tool_call_parser="mistral", **thinking), thought + reply
+    asked = {"tools": TOOLS, "response_format": {"type": "json_object"}, "max_tokens": 80}
+    message = (await ask_both(client, **asked))["message"]
+    assert len(message.get("tool_calls", [])) == calls
+    kept = reply.lstrip() if thought else reply
+    assert (message["content"] or "") == (kept if content is None else content)
+    # Without a form of the text, calls may stand anywhere.
+    del asked["response_format"]
+    loose = [{"type": "function", "function": {"name": "nothing"}}]
+    assert len((await ask_both(client, **{**asked, "tools": loose}))["message"].get("tool_calls", [])) == reply.count("nothing")
+
+
 def test_unknown_parsers_are_named(llm: FakeLLM) -> None:
     with pytest.raises(ConfigError, match=r"tool_call_parser: must be one of hermes, .*not 'hermez'"):
         build_app(llm, ServerOptions(tool_call_parser="hermez"))

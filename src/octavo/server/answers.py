@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 from octavo.text.answer import CallArguments, CallStart, Content, Piece, Reasoning, merged
 from octavo.text.reasoning.parser import ReasoningParser
 from octavo.text.tokenizer import Tokenizer
-from octavo.text.tools.json_value import JsonValue
+from octavo.text.tools.json_value import WHITESPACE, JsonValue
 from octavo.text.tools.parser import ToolParser
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
     """How the answers of one request are read: by which parsers, if any, and whether their thinking is told and more than one call is
-    wanted."""
+    wanted. Answers that are either calls or something else, such as JSON that may hold what looks like a call, are calls if they begin
+    with `calls_begin`."""
 
     reasoning: Callable[[], ReasoningParser] | None = None
     tools: Callable[[], ToolParser] | None = None
     include_reasoning: bool = True
     several_calls: bool = True
+    calls_begin: str = ""
 
     def markers(self) -> list[str]:
         """What the text of an answer must hold for its parsers."""
@@ -36,6 +38,8 @@ class AnswerReader:
         self._form = form
         self._reasoning = form.reasoning() if form.reasoning is not None else None
         self._tools = form.tools() if form.tools is not None else None
+        # The beginning of the content, until it is certain whether calls may be in it.
+        self._lead: str | None = "" if form.calls_begin else None
         self.calls = 0
         self._arguments: list[str] = []
 
@@ -48,7 +52,7 @@ class AnswerReader:
         """The rest, at the end of the text."""
         pieces = self._with_calls(self._reasoning.finish()) if self._reasoning is not None else []
         if self._tools is not None:
-            pieces += self._tools.finish()
+            pieces += [Content(self._lead)] if self._lead else self._tools.finish()
         return self._wanted(pieces)
 
     def new_call_id(self) -> str:
@@ -74,8 +78,21 @@ class AnswerReader:
             return list(pieces)
         found: list[Piece] = []
         for piece in pieces:
-            found += self._tools.feed(piece.text) if isinstance(piece, Content) else [piece]
+            found += self._read(piece.text) if isinstance(piece, Content) else [piece]
         return found
+
+    def _read(self, text: str) -> list[Piece]:
+        """More content, with the calls in it, unless the answer had to begin with these and did not."""
+        if self._lead is not None:
+            begin, text = self._form.calls_begin, self._lead + text
+            written = text.lstrip(WHITESPACE)
+            calls = written.startswith(begin)
+            self._lead = text if not calls and begin.startswith(written) else None
+            if self._lead is not None:
+                return []
+            if not calls:
+                self._tools = None
+        return [Content(text)] if self._tools is None else self._tools.feed(text)
 
     def _wanted(self, pieces: Iterable[Piece]) -> list[Piece]:
         kept: list[Piece] = []

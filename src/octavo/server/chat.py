@@ -123,6 +123,8 @@ async def prepare_chat(ctx: ServerContext, request: Request, body: ChatRequest, 
         thinking = form.reasoning() if form.reasoning is not None else None
         asked = params.structured_outputs
         params.structured_outputs = answer_grammar(ctx, asked, tools, thinking)
+        if asked is not None and asked.kind != "grammar" and tools.form is not None:
+            form = replace(form, calls_begin=tools.form.trigger)
         field = _schema_param(body, tools, job.schema_param)
         job = replace(job, schema_param=field, schemas=_schemas(asked, params.structured_outputs, tools, field))
     return ChatJob(job, form, *_speaker(ctx, body))
