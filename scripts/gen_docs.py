@@ -242,8 +242,9 @@ def api_page() -> str:
 {table(["route", "what it does", "since"], routes)}
 `/openapi.json` describes them for tools, `/docs` for people. With `--api-key`, every route but `/health` wants
 `Authorization: Bearer KEY`. An unknown field, a wrong type or a value outside its limits is refused with an error that names the field:
-`{{"error": {{"message", "type", "param", "code"}}}}`. A field that is null counts as absent. [sampling.md](sampling.md) says what the
-sampling fields mean.
+`{{"error": {{"message", "type", "param", "code"}}}}`. A field that is null counts as absent; within messages, items, tools
+and other objects this holds of names that Octavo does not know, too, since clients write all that they know. [sampling.md](sampling.md)
+says what the sampling fields mean.
 
 ## What becomes of a request
 

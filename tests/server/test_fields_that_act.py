@@ -193,12 +193,12 @@ async def test_the_document_names_every_field_of_a_conversation(
     client: httpx.AsyncClient, path: str, fields: dict[str, Any], base: dict[str, Any], wrap: Any
 ) -> None:
     """A field that it does not name is unknown; one that it names is known to some kind of item."""
-    reply = await client.post(path, json=wrap({**base, "zzz": None}))
+    reply = await client.post(path, json=wrap({**base, "zzz": False}))
     assert reply.status_code == 400
     assert "zzz: unknown field" in reply.text
     kinds = (
         [base] if path != "/v1/responses" else [ITEM, *({"type": kind} for kind in ("function_call", "function_call_output", "reasoning"))]
     )
     for name in fields:
-        replies = [await client.post(path, json=wrap({**kind, **({} if name in kind else {name: None})})) for kind in kinds]
+        replies = [await client.post(path, json=wrap({**kind, **({} if name in kind else {name: False})})) for kind in kinds]
         assert any("unknown field" not in reply.text for reply in replies), name

@@ -123,3 +123,21 @@ async def test_tools_are_counted_as_the_template_writes_them(connect, llm: FakeL
     functions = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in ("f", "g")]
     assert await count() == await count(tool_choice={"type": "any"}) == len(json.dumps(functions))
     assert await count(tool_choice={"type": "none"}) == await count(tools=[]) == len("[]")
+
+
+async def test_tools_are_counted_whoever_reads_the_calls(connect, llm: FakeLLM) -> None:
+    llm.render_chat = lambda messages, **told: json.dumps(told.get("tools", []))  # type: ignore[method-assign]
+    counts = []
+    for client in (connect(tool_call_parser="hermes"), connect(), connect(enable_auto_tool_choice=False)):
+        reply = await client.post("/v1/messages/count_tokens", json={"messages": [USER], "tools": TOOLS["/v1/messages"]})
+        assert reply.status_code == 200, reply.text
+        counts.append(reply.json()["input_tokens"])
+    assert len(set(counts)) == 1
+    assert counts[0] > 100
+    for fields, words in (
+        ({"tools": TOOLS["/v1/messages"], "tool_choice": {"type": "tool", "name": "h"}}, "no tool of the name"),
+        ({"tool_choice": {"type": "any"}}, "no tools to choose from"),
+    ):
+        reply = await connect().post("/v1/messages/count_tokens", json={"messages": [USER], **fields})
+        assert reply.status_code == 400
+        assert words in reply.text

@@ -34,7 +34,7 @@ from octavo.server.rendering import render
 from octavo.server.requests import ChatRequest
 from octavo.server.streaming import EventStream, chain, typed_event, while_connected
 from octavo.server.tool_fields import ChosenFunction, FunctionDefinition, NamedToolChoice, Tool, ToolChoice
-from octavo.server.tool_use import tool_use
+from octavo.server.tool_use import counted_tools
 from octavo.server.usage import UsageCounter
 
 T = TypeVar("T", bound=Conversation)
@@ -72,7 +72,7 @@ async def count_tokens(ctx: ServerContext, request: Request) -> Response:
     ctx.model_name(body.model)
     with own_paths(_PATHS):
         chat = _as_chat(body)
-        rendered = await while_connected(request, ctx, render(ctx, chat, tools=tool_use(ctx, chat).told))
+        rendered = await while_connected(request, ctx, render(ctx, chat, tools=counted_tools(ctx, chat)))
     return json_response(TokenCount(len(rendered.token_ids)))
 
 

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from octavo.protocol.errors import InvalidRequestError, PayloadTooLargeError
 from octavo.protocol.sampling_names import UNSUPPORTED_FIELDS
-from octavo.server.field_names import names_at
+from octavo.server.field_names import names_at, without_unknown_nulls
 from octavo.server.fields import is_off
 from octavo.server.requests import Body
 from octavo.utils.nearest import did_you_mean
@@ -157,6 +157,14 @@ def parse(raw: dict[str, Any], kind: type[T]) -> T:
         elif not is_off(value, off_values[name]):
             hint = UNSUPPORTED_FIELDS.get(name, "")
             raise InvalidRequestError(f"{name} is not supported by this version of Octavo{hint and '; '}{hint}.", param=name)
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError:
+        return _parse_without_unknown_nulls(fields, kind)
+
+
+def _parse_without_unknown_nulls(fields: dict[str, Any], kind: type[T]) -> T:
+    fields = without_unknown_nulls(fields, (kind,))
     try:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:

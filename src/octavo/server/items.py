@@ -9,9 +9,9 @@ from octavo.utils.nearest import did_you_mean
 
 
 def check_keys(item: dict[str, Any], known: tuple[str, ...], path: str) -> None:
-    """Raises InvalidRequestError for a key that is none of `known`."""
-    for key in item:
-        if key not in known:
+    """Raises InvalidRequestError for a key that is none of `known`, unless it is null: newer clients write those that they know."""
+    for key, value in item.items():
+        if value is not None and key not in known:
             field = f"{path}.{key}"
             raise InvalidRequestError(f"{field}: unknown field{did_you_mean(key, known) or '.'}", param=field)
 

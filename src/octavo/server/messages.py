@@ -53,10 +53,11 @@ def _message(message: dict[str, Any], path: str) -> dict[str, Any]:
     role = check_role(message.get("role"), f"{path}.role")
     result: dict[str, Any] = {"role": role}
     tool_calls = _tool_calls(message.get("tool_calls"), role, f"{path}.tool_calls")
+    required = not tool_calls and not message.get("reasoning") and not message.get("reasoning_content")
     for name, value in message.items():
         field = f"{path}.{name}"
         if name == "content":
-            result["content"] = _content(value, field, required=not tool_calls)
+            result["content"] = _content(value, field, required=required)
         elif name in _TEXT_FIELDS:
             if value is None:
                 continue
@@ -68,14 +69,14 @@ def _message(message: dict[str, Any], path: str) -> dict[str, Any]:
         elif name in _EMPTY_FIELDS:
             if value not in (None, [], ""):
                 raise InvalidRequestError(f"{field} is not supported by this version of Octavo.", param=field)
-        elif name not in ("role", "tool_calls", _PARSED):
+        elif value is not None and name not in ("role", "tool_calls", _PARSED):
             known = ("role", "content", "tool_calls", *_TEXT_FIELDS, *_EMPTY_FIELDS)
             raise InvalidRequestError(f"{field}: unknown field{did_you_mean(name, known) or '.'}", param=field)
     if "reasoning" in result:
         # Replies call it so here; templates know the older name.
         result.setdefault("reasoning_content", result["reasoning"])
     if "content" not in result:
-        result["content"] = _content(None, f"{path}.content", required=not tool_calls)
+        result["content"] = _content(None, f"{path}.content", required=required)
     if tool_calls:
         result["tool_calls"] = tool_calls
     return result
@@ -110,9 +111,7 @@ def _part(part: Any, path: str) -> str:
     text = part.get("text")
     if not isinstance(text, str):
         raise InvalidRequestError(f"{path}.text: must be a string.", param=f"{path}.text")
-    for name in part:
-        if name not in ("type", "text"):
-            raise InvalidRequestError(f"{path}.{name}: unknown field{did_you_mean(name, ('type', 'text')) or '.'}", param=f"{path}.{name}")
+    check_keys(part, ("type", "text"), path)
     return text
 
 
@@ -129,11 +128,11 @@ def _tool_calls(value: Any, role: str, path: str) -> list[dict[str, Any]]:
 
 def _tool_call(call: Any, path: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or call.get("type", "function") != "function":
+    if not isinstance(function, dict) or call.get("type") not in (None, "function"):
         raise InvalidRequestError(f"{path}: must be an object with type function and a function.", param=path)
     check_keys(call, ("id", "type", "function", "index"), path)
     check_keys(function, ("name", "arguments", _PARSED_ARGUMENTS), f"{path}.function")
-    arguments = _arguments(function.get("arguments", "{}"), f"{path}.function.arguments")
+    arguments = _arguments(function.get("arguments"), f"{path}.function.arguments")
     result: dict[str, Any] = {
         "type": "function",
         "function": {"name": string_of(function, "name", f"{path}.function"), "arguments": arguments},
@@ -144,6 +143,9 @@ def _tool_call(call: Any, path: str) -> dict[str, Any]:
 
 
 def _arguments(text: Any, path: str) -> dict[str, Any]:
+    # Other servers write the arguments of a function that has none as an empty text.
+    if text is None or (isinstance(text, str) and not text.strip()):
+        return {}
     try:
         parsed = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):

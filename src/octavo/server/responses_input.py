@@ -36,9 +36,9 @@ class _Items:
     def add(self, item: Any, path: str) -> None:
         if not isinstance(item, dict):
             raise InvalidRequestError(f"{path}: must be an object.", param=path)
-        kind = item.get("type", "message")
+        kind = item.get("type")
         match kind:
-            case "message":
+            case "message" | None:
                 self._message(item, path)
             case "function_call":
                 self._call(item, path)

@@ -36,12 +36,8 @@ class ToolUse:
 def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
     """What the tools of `body` mean. Raises InvalidRequestError that names the field at fault."""
     choice = body.tool_choice
-    if not body.tools:
-        if choice not in (None, "none"):
-            raise InvalidRequestError("tool_choice: there are no tools to choose from.", param="tool_choice")
-        return ToolUse([])
-    functions = _functions(body.tools)
-    if choice == "none":
+    functions = _usable(body)
+    if not functions:
         return ToolUse([])
     template = ctx.templates.choose(tools=True, requested=body.chat_template)
     kind = _parser(ctx, template)
@@ -62,8 +58,29 @@ def tool_use(ctx: ServerContext, body: ChatRequest) -> ToolUse:
     else:
         forced = tuple(functions.values())
     reader = kind or PlainJsonParser
-    told = told_tools(body.tools)
-    return ToolUse(told, tuple(functions.values()), lambda: reader(functions), reader.form(template), forced, several, strict)
+    return ToolUse(
+        told_tools(body.tools), tuple(functions.values()), lambda: reader(functions), reader.form(template), forced, several, strict
+    )
+
+
+def counted_tools(ctx: ServerContext, body: ChatRequest) -> list[dict[str, Any]]:
+    """The tools of `body` that the template is told of, whether or not this server could read a call. Raises InvalidRequestError."""
+    functions = _usable(body)
+    if not functions:
+        return []
+    if isinstance(body.tool_choice, NamedToolChoice):
+        _chosen(functions, body.tool_choice)
+    elif body.tool_choice in (None, "auto"):
+        check_place(ctx, ctx.templates.choose(tools=True, requested=body.chat_template))
+    return told_tools(body.tools)
+
+
+def _usable(body: ChatRequest) -> dict[str, FunctionDefinition]:
+    """The functions that may be called, by name."""
+    if not body.tools and body.tool_choice not in (None, "none"):
+        raise InvalidRequestError("tool_choice: there are no tools to choose from.", param="tool_choice")
+    functions = _functions(body.tools or [])
+    return {} if body.tool_choice == "none" else functions
 
 
 def _functions(tools: list[Tool]) -> dict[str, FunctionDefinition]:
