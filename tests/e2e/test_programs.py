@@ -94,42 +94,49 @@ def test_curl(server: LiveServer, said: dict[str, str]) -> None:
 
 
 # Questions of a multiple choice, as evaluations ask them.
-ITEMS = [(f"Question {index}: is {index} even? Answer:", (" yes", " no", " maybe so")) for index in range(10)]
+QUESTIONS = [f"Question {index}: is {index} even? Answer:" for index in range(10)]
+CHOICES = [" yes", " no", " maybe so"]
+TASK = {
+    "task": "evens",
+    "dataset_path": "json",
+    "test_split": "test",
+    "output_type": "multiple_choice",
+    "doc_to_text": "{{question}}",
+    "doc_to_choice": CHOICES,
+    "doc_to_target": 0,
+    "target_delimiter": "",
+    "metric_list": [{"metric": "acc"}],
+}
 
 
-def test_the_loglikelihoods_that_evaluations_ask_for(server: LiveServer, tiny_llama: Path) -> None:
-    """lm-eval's local-completions sends token ids, echoed with logprobs, and adds up those after the context: its request and its sum."""
-    info = server.http.get("/tokenizer_info").json()
-    assert info["eos_token"]
-
-    def tokens(text: str) -> list[int]:
-        reply = server.http.post("/tokenize", json={"prompt": text, "add_special_tokens": False})
-        return list(reply.json()["tokens"])
-
-    pairs = [(tokens(context), tokens(context + choice)) for context, choices in ITEMS for choice in choices]
-    body = {
-        "model": "tiny",
-        "prompt": [whole for _, whole in pairs],
-        "temperature": 0,
-        "max_tokens": 1,
-        "logprobs": 1,
-        "seed": 1234,
-        "echo": True,
-    }
-    choices = sorted(server.http.post("/v1/completions", json=body).json()["choices"], key=lambda choice: choice["index"])
-    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
+def test_loglikelihoods_of_lm_eval(server: LiveServer, tiny_llama: Path, tmp_path: Path) -> None:
+    """local-completions sends token ids, echoed with logprobs, and adds up those after the question."""
+    (tmp_path / "evens.jsonl").write_text("".join(json.dumps({"question": question}) + "\n" for question in QUESTIONS))
+    task = {**TASK, "dataset_kwargs": {"data_files": {"test": str(tmp_path / "evens.jsonl")}}}
+    (tmp_path / "evens.yaml").write_text(json.dumps(task))
+    model = f"model=tiny,base_url={server.url}/v1/completions,tokenizer_backend=remote,num_concurrent=1,max_retries=1"
+    command: list[str | Path] = [python_programs("lm_eval[api]==0.4.13") / "lm_eval", "--model", "local-completions", "--model_args", model]
+    command += ["--tasks", "evens", "--include_path", tmp_path, "--batch_size", "8", "--output_path", tmp_path / "out", "--log_samples"]
+    run(command, cwd=tmp_path, HF_HOME=str(tmp_path / "hub"), HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+    (samples,) = (tmp_path / "out").rglob("samples_*.jsonl")
+    found = {}
+    for line in samples.read_text().splitlines():
+        sample = json.loads(line)
+        found[sample["doc"]["question"]] = [(float(total), greedy) for ((total, greedy),) in sample["resps"]]
+    expected = {}
     with LLM(str(tiny_llama), quiet=True) as llm:
-        outputs = llm.generate([whole for _, whole in pairs], params, use_tqdm=False)
-    for (context, whole), choice, output in zip(pairs, choices, outputs, strict=True):
-        start = len(context)
-        direct = [position[token] for position, token in zip(output.prompt_logprobs[start:], whole[start:], strict=True)]
-        assert sum(choice["logprobs"]["token_logprobs"][start:-1]) == sum(each.logprob for each in direct)
-        found = choice["logprobs"]
-        greedy = [
-            there == max(top.values())
-            for there, top in zip(found["token_logprobs"][start:-1], found["top_logprobs"][start:-1], strict=True)
-        ]
-        assert greedy == [each.rank == 1 for each in direct]
+        encode = llm.get_tokenizer().encode
+        for question in QUESTIONS:
+            wholes = [encode(question + choice, add_special_tokens=False) for choice in CHOICES]
+            start = len(encode(question, add_special_tokens=False))
+            params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
+            outputs = llm.generate([{"prompt_token_ids": whole} for whole in wholes], params, use_tqdm=False)
+            given = [
+                [position[token] for position, token in zip(output.prompt_logprobs[start:], whole[start:], strict=True)]
+                for output, whole in zip(outputs, wholes, strict=True)
+            ]
+            expected[question] = [(sum(each.logprob for each in tokens), str(all(each.rank == 1 for each in tokens))) for tokens in given]
+    assert found == expected
 
 
 def test_a_program_that_is_not_there_fails_where_it_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
