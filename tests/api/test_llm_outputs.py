@@ -10,6 +10,7 @@ import pytest
 
 from octavo import LLM, CompletionOutput, Logprob, RequestOutput, SamplingParams
 from octavo.protocol.errors import InvalidRequestError
+from octavo.protocol.structured_outputs import StructuredOutputsParams
 
 
 def one(llm: LLM, prompt: str = "The cat", **params: Any) -> RequestOutput:
@@ -144,3 +145,13 @@ def test_text_of_bytes_that_are_no_characters(llm: LLM) -> None:
     (sample,) = one(llm, max_tokens=60, ignore_eos=True).outputs
     assert "�" in sample.text
     assert sample.text == llm.get_tokenizer().decode(sample.token_ids)
+
+
+def test_half_a_character_at_the_end_is_left_out(llm: LLM) -> None:
+    tokenizer = llm.get_tokenizer()
+    ids = tokenizer.encode("a👩", add_special_tokens=False)
+    for count in range(1, len(ids) + 1):
+        (sample,) = one(llm, max_tokens=count, structured_outputs=StructuredOutputsParams(choice=["a👩"])).outputs
+        assert sample.text == tokenizer.decode(sample.token_ids, whole=False)
+        assert sample.text in ("a", "a👩")
+        assert len(sample.token_ids) == count

@@ -69,7 +69,7 @@ async def test_no_output_at_all(client: httpx.AsyncClient, llm: FakeLLM, streams
 
 async def test_half_a_character_that_nothing_follows(client: httpx.AsyncClient) -> None:
     (whole,) = (await complete(client, prompt=IDS[:-1], echo=True, max_tokens=0))["choices"]
-    assert whole["text"] == "né�"
+    assert whole["text"] == "né"
     (goes_on,) = (await complete(client, prompt=IDS[:-1], echo=True))["choices"]
     assert goes_on["text"] == "néHel"
 

@@ -55,7 +55,8 @@ class Sample:
             silent = ended_by_token and place == len(output.token_ids) - 1
             if not silent and self._add_text([token_id]):
                 return output.finish_reason is None
-        if output.finish_reason is not None and not self._flush():
+        if output.finish_reason is not None:
+            self._emit(self._stop.flush())
             self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
         return False
 
@@ -67,7 +68,7 @@ class Sample:
     def finish(self, reason: str) -> None:
         """Ends the sample from outside."""
         if not self.finished:
-            self._flush()
+            self._emit(self._stop.flush())
             self.finish_reason = reason
 
     def take(self) -> CompletionOutput | None:
@@ -102,13 +103,6 @@ class Sample:
         if self._detokenizer is None:
             return False
         return self._check(self._detokenizer.push(token_ids), may_stop=len(self.token_ids) > self._sampling.min_tokens)
-
-    def _flush(self) -> bool:
-        """Releases what was held back; True if a stop string came up in it."""
-        if self._detokenizer is not None and self._check(self._detokenizer.flush()):
-            return True
-        self._emit(self._stop.flush())
-        return False
 
     def _check(self, text: str, *, may_stop: bool = True) -> bool:
         emit, stopped = self._stop.push(text, check=may_stop)

@@ -60,4 +60,4 @@ class ChoiceWriter:
         if prompt.text is not None:
             return prompt.text
         # Half a character at its end is made whole by the output, if there is any.
-        return self._tokenizer.decode(prompt.token_ids, self._job.skip_special_tokens, whole=self._job.silent)
+        return self._tokenizer.decode(prompt.token_ids, self._job.skip_special_tokens, whole=False)

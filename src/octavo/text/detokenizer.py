@@ -10,9 +10,9 @@ from octavo.text.tokenizer import TextAssembler, Tokenizer
 class IncrementalDetokenizer:
     """Turns one request's output tokens into text that is final when it leaves.
 
-    All that `push` returns, with what `flush` adds, is `tokenizer.decode(prompt_ids + ids)` without the prompt's text. No half character
-    leaves: bytes wait until they make one, or until it is clear that they never will (then U+FFFD). Takes constant time a token, however
-    long the prompt or the output.
+    All that `push` returns is `tokenizer.decode(prompt_ids + ids, whole=False)` without the prompt's text. No half character leaves: bytes
+    wait until they make one, or until it is clear that they never will (then U+FFFD), and what still waits at the end is left out. Takes
+    constant time a token, however long the prompt or the output.
 
     `spaces_between_special_tokens=False` gives an added token that follows another as it is written, without the space that a decoder
     may make of it (vLLM's meaning).
@@ -36,10 +36,6 @@ class IncrementalDetokenizer:
         if not self._added:
             return self._assembler.feed(token_ids)
         return "".join(map(self._push_one, token_ids))
-
-    def flush(self) -> str:
-        """What is left when the output ends: U+FFFD if it ends within a character, else nothing."""
-        return self._assembler.finish()
 
     def _push_one(self, token_id: int) -> str:
         after_added, self._after_added = self._after_added, token_id in self._added
