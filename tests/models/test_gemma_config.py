@@ -64,6 +64,38 @@ def test_gemma_3_in_the_form_of_transformers_4_is_the_same_model(changed: Any) -
     assert own_full.inverse_frequencies[3] == pytest.approx(8 * full.inverse_frequencies[3])
 
 
+def test_rope_settings_without_a_kind_of_layer_are_of_the_layers_that_see_everything(changed: Any) -> None:
+    plain = {"full_attention": {"rope_theta": 5.0, "factor": 800.0, "rope_type": "linear"}}
+    expected = changed(THIRD, {"rope_parameters": plain})
+    assert expected != changed(THIRD, {"rope_parameters": None})
+    assert ropes(expected)[0] == ropes(changed(THIRD))[0]
+    for key in ("rope_parameters", "rope_scaling"):
+        for said in (plain, plain["full_attention"]):
+            assert changed(THIRD, {key: said}, without=("rope_parameters",) if key == "rope_scaling" else ()) == expected
+    # Empty is as null, and what is said twice is said.
+    assert changed(THIRD, {"rope_parameters": {}, "rope_scaling": plain["full_attention"]}) == expected
+    assert changed(THIRD, {"rope_parameters": plain, "rope_scaling": plain}) == expected
+    assert changed(THIRD, {"rope_parameters": {}}) == changed(THIRD, {"rope_parameters": None})
+    scaled = changed(SECOND, {"rope_parameters": {}, "rope_scaling": plain["full_attention"]})
+    assert scaled == changed(SECOND, {"rope_parameters": plain["full_attention"]}) != changed(SECOND)
+
+
+@pytest.mark.parametrize("name", [SECOND, "tiny-llama", "tiny-mistral"])
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_rope_settings_of_some_layers_where_all_have_one_rope(changed: Any, name: str, key: str) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        changed(name, {key: {"full_attention": {"rope_theta": 5.0}}})
+    assert f"{key}.full_attention {{'rope_theta': 5.0}} is not supported (this model has one rope for all" in caught.value.message
+
+
+def test_a_window_of_null_is_none_that_layers_can_see(changed: Any) -> None:
+    assert windows(changed(SECOND, without=("sliding_window",))) == [4096, None, 4096, None]
+    assert windows(changed(THIRD, {"sliding_window": None, "layer_types": ["full_attention"] * 4})) == [None] * 4
+    for name in (SECOND, THIRD):
+        with pytest.raises(ModelLoadError, match=r"sliding_window must be a whole number of tokens, since .*, not None"):
+            changed(name, {"sliding_window": None})
+
+
 def test_which_layers_see_a_window(changed: Any) -> None:
     none = ("layer_types", "_sliding_window_pattern")
     assert windows(changed(THIRD, without=none)) == [32, 32, 32, 32]
@@ -115,6 +147,12 @@ def test_config_that_can_t_hold(changed: Any, changes: dict[str, Any], message: 
             {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
             "rope_parameters.full_attention.rope_type 'yarn' is not supported",
         ),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.rope_type 'yarn' is not supported"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}, "rope_theta": 5.0}},
+            "rope_parameters.rope_theta 5.0 is not supported (beside settings by kind of layer, full_attention and sliding_attention)",
+        ),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling {'rope_type': 'linear', 'factor': 2.0} is not supported"),
         ({"architectures": ["Gemma3ForConditionalGeneration"]}, "architecture Gemma3ForConditionalGeneration is not supported"),
     ],
 )

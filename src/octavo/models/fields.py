@@ -30,6 +30,10 @@ class Fields:
             return default
         return value
 
+    def names(self) -> dict[str, Any]:
+        """What is there and not null, by its key without the prefix."""
+        return {key[len(self.prefix) :]: value for key, value in self.values.items() if value is not None}
+
     def wrong(self, key: str, value: Any, wanted: str) -> ModelLoadError:
         """The error for a value that can't be."""
         return ModelLoadError(f"{self.source}: {self.prefix}{key} must be {wanted}, not {_short(value)}")

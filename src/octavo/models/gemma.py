@@ -13,7 +13,7 @@ from octavo.graph.graph import CacheLayer, Graph, RopeSpec, Value
 from octavo.models.fields import Fields
 from octavo.models.heads import HUGE, check_head_dim, linears, read_kv_heads
 from octavo.models.model import Model, WeightOrigin
-from octavo.models.rope import rope_from_config, rope_of
+from octavo.models.rope import rope_from_config, rope_of, rope_settings
 from octavo.models.store import TensorStore
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -55,6 +55,7 @@ def read_config(store: TensorStore) -> GemmaConfig:
         raise fields.unsupported("hidden_activation", activation, "known: gelu_pytorch_tanh")
     if fields.flag("use_bidirectional_attention", False):
         raise fields.unsupported("use_bidirectional_attention", True, "only attention to earlier tokens is known")
+    sliding = _sliding(fields, fields.integer("num_hidden_layers", most=10_000), third)
     rope, local_rope = _ropes(fields, head_dim) if third else (rope_from_config(fields, head_dim),) * 2
     return GemmaConfig(
         vocab_size=fields.integer("vocab_size", most=HUGE),
@@ -69,8 +70,8 @@ def read_config(store: TensorStore) -> GemmaConfig:
         max_positions=fields.integer("max_position_embeddings", 131_072 if third else 8192),
         tied=fields.flag("tie_word_embeddings", True),
         attention_bias=fields.flag("attention_bias", False),
-        window=fields.integer("sliding_window", 4096),
-        sliding=_sliding(fields, fields.integer("num_hidden_layers", most=10_000), third),
+        window=_window(fields, sliding),
+        sliding=sliding,
         attention_scale=fields.number("query_pre_attn_scalar", 256) ** -0.5,
         attention_softcap=fields.number_or_none("attn_logit_softcapping", None if third else 50.0),
         logits_softcap=fields.number_or_none("final_logit_softcapping", None if third else 30.0),
@@ -79,15 +80,26 @@ def read_config(store: TensorStore) -> GemmaConfig:
 
 
 def _ropes(fields: Fields, head_dim: int) -> tuple[RopeSpec, RopeSpec]:
-    """Gemma 3's ropes of layers that see everything, and of those that see a window. transformers 4 scales the first one alone by
-    `rope_scaling`; transformers 5 has `rope_parameters` for each kind of layer."""
-    both = fields.fields("rope_parameters")
-    full = fields.fields("rope_scaling") if both is None else both.fields(FULL)
-    local = None if both is None else both.fields(SLIDING)
+    """Gemma 3's ropes of layers that see everything, and of those that see a window. transformers 5 has settings for each kind of layer;
+    those that name none are of the first alone, as transformers 4 and vLLM read them."""
+    said = rope_settings(fields)
+    full, local = said, None
+    if said is not None and not said.names().keys().isdisjoint((FULL, SLIDING)):
+        other = next(((name, value) for name, value in said.names().items() if name not in (FULL, SLIDING)), None)
+        if other is not None:
+            raise said.unsupported(*other, f"beside settings by kind of layer, {FULL} and {SLIDING}")
+        full, local = said.fields(FULL), said.fields(SLIDING)
     return (
         rope_of(fields, full, fields.number("rope_theta", 1_000_000.0), head_dim),
         rope_of(fields, local, fields.number("rope_local_base_freq", 10_000.0), head_dim),
     )
+
+
+def _window(fields: Fields, sliding: tuple[bool, ...]) -> int:
+    """4096 where nothing is said. null is refused, as transformers refuses it, unless no layer would see the window."""
+    if any(sliding) and "sliding_window" in fields.values and fields.optional_integer("sliding_window") is None:
+        raise fields.wrong("sliding_window", None, f"a whole number of tokens, since the model has layers of {SLIDING}")
+    return fields.integer("sliding_window", 4096)
 
 
 def _sliding(fields: Fields, num_layers: int, third: bool) -> tuple[bool, ...]:

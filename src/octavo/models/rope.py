@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -45,12 +46,20 @@ def spec(fields: Fields, head_dim: int, frequencies: Frequencies) -> RopeSpec:
 
 
 def rope_from_config(config: Fields, head_dim: int) -> RopeSpec:
-    """Reads `rope_theta` and `rope_scaling` (transformers 4) or `rope_parameters` (transformers 5).
+    """Reads `rope_theta` and what `rope_settings` finds.
 
-    Raises UnsupportedModelError for a variant other than default, linear and llama3.
+    Raises UnsupportedModelError for a variant other than default, linear and llama3, and for settings of one kind of layers.
     """
-    parameters = config.fields("rope_parameters") or config.fields("rope_scaling")
-    return rope_of(config, parameters, config.number("rope_theta", 10000.0), head_dim)
+    return rope_of(config, rope_settings(config), config.number("rope_theta", 10000.0), head_dim)
+
+
+def rope_settings(config: Fields) -> Fields | None:
+    """`rope_parameters` (transformers 5) or `rope_scaling` (transformers 4); None where neither says anything: `{}` is as null. Raises
+    UnsupportedModelError where they say different things."""
+    said = [each for key in ("rope_parameters", "rope_scaling") if (each := config.fields(key)) is not None and each.names()]
+    if len(said) == 2 and said[0].names() != said[1].names():
+        raise config.unsupported("rope_scaling", said[1].names(), "not beside rope_parameters, which say something else")
+    return said[0] if said else None
 
 
 def rope_of(config: Fields, parameters: Fields | None, theta: float, head_dim: int) -> RopeSpec:
@@ -59,6 +68,9 @@ def rope_of(config: Fields, parameters: Fields | None, theta: float, head_dim: i
     if parameters is None:
         return spec(config, head_dim, default_frequencies(theta, head_dim))
     _whole_heads(parameters)
+    nested = next(((name, value) for name, value in parameters.names().items() if isinstance(value, Mapping)), None)
+    if nested is not None:
+        raise parameters.unsupported(*nested, "this model has one rope for all of its layers")
     base = default_frequencies(parameters.number("rope_theta", theta), head_dim)
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     if kind == "default":
