@@ -232,7 +232,10 @@ def api_page() -> str:
     def own(kind: Any, schema: dict[str, Any]) -> list[str]:
         return [name for name in schema["properties"] if name not in kind.off_values]
 
-    both = [name for name in own(ChatRequest, chat) if name in own(CompletionRequest, completion) and name != "logprobs"]
+    def alike(name: str) -> bool:
+        return kind_of(chat["properties"][name], schemas) == kind_of(completion["properties"][name], schemas)
+
+    both = [name for name in own(ChatRequest, chat) if name in own(CompletionRequest, completion) and alike(name)]
     only = {
         kind: [name for name in own(kind, schema) if name not in both]
         for kind, schema in ((CompletionRequest, completion), (ChatRequest, chat))
@@ -265,7 +268,8 @@ that goes away ends its request.
 ## Parameters of the URL
 
 {table(["route", "parameter", "value", "default"], queries)}
-Other parameters are refused where a route takes a body; `api-version` and `beta`, which Azure's and Anthropic's clients send, change
+Other parameters are refused, but for those of `/health`, `/metrics` and `GET /v1/responses/{{response_id}}`, which monitors and clients
+add to. On routes under `/v1`, `api-version`, `beta` and `client_version`, which clients of Azure and Anthropic and Codex send, change
 nothing. [kv-cache.md](kv-cache.md#what-the-cache-holds) says what `/kv/blocks` answers.
 
 ## Completions and chat
@@ -281,6 +285,8 @@ does not read.
 ## Only `/v1/completions`
 
 {fields_table(only[CompletionRequest], completion, schemas)}
+`max_tokens` may be 0 with `echo` or `prompt_logprobs`, which then tell of the prompt alone.
+
 ## Only `/v1/chat/completions`
 
 {fields_table(only[ChatRequest], chat, schemas)}
@@ -288,8 +294,8 @@ Chat `messages` may stand in place of the `prompt`; what the chat template makes
 
 ## Only `/generate`
 
-vLLM's first API: `prompt`, one string, and the fields of completions and chat above but `stream_options`, and those that tell of
-tokens rather than of text (the table below). The reply is
+vLLM's first API: `prompt`, one string, `max_tokens` as in chat, and the fields of completions and chat above but `stream_options`, and
+those that tell of tokens rather than of text (the table below). The reply is
 `{{"text": [...]}}`, the prompt with what follows it, once for each of `n`; with `stream` it is a line of such JSON for each step, with all
 the text so far.
 

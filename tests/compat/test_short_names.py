@@ -59,6 +59,12 @@ def test_arguments_are_refused_as_they_were_called(fixtures_dir: Path, name: str
     assert caught.value.param == name
 
 
+@pytest.mark.parametrize(("name", "meant"), [("gpu_utl", "gpu_util"), ("max_model_length", "max_model_len"), ("quants", "quant")])
+def test_an_unknown_argument_is_told_the_nearest_name(name: str, meant: str):
+    with pytest.raises(TypeError, match=rf"^InferenceEngine\(\) has no argument '{name}'; did you mean {meant}\?"):
+        InferenceEngine("nowhere", **{name: 1})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("twice", [{"gpu_util": 0.5, "gpu_memory_utilization": 0.5}, {"precision": "half", "dtype": "half"}])
 def test_an_argument_by_both_its_names_is_refused(fixtures_dir: Path, twice: dict[str, object]):
     with pytest.raises(TypeError, match=r"InferenceEngine\(\) got \w+ twice"):
@@ -72,6 +78,8 @@ def test_an_argument_by_both_its_names_is_refused(fixtures_dir: Path, twice: dic
         ({"top_p": 0}, "top_p", "^top_p must be"),
         ({"temperature": 0.5}, "temperature", "^temperature is called temp"),
         ({"top_q": 1}, "top_q", "is not a sampling parameter; did you mean top_p"),
+        ({"tempp": 1}, "tempp", "is not a sampling parameter; did you mean temp\\?"),
+        ({"best_of": 2}, "best_of", "not supported by this version; ask for n samples"),
     ],
 )
 def test_what_cannot_hold_is_named(values: dict[str, float], param: str, words: str):

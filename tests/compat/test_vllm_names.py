@@ -23,6 +23,7 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import StructuredOutputsParams
 
 import octavo
+from octavo.cli.main import main as octavo_main
 from octavo.protocol.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError
 
 COMPAT = Path(__file__).resolve().parents[2] / "compat"
@@ -109,6 +110,15 @@ def test_it_holds_names_only():
 def test_its_command_is_octavos():
     (command,) = importlib.metadata.entry_points(group="console_scripts", name="vllm")
     assert command.value == "octavo.cli.main:main"
+
+
+def test_its_command_tells_the_version_of_the_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    for program, line in (("vllm", vllm.__version__), ("octavo", f"octavo {octavo.__version__}")):
+        monkeypatch.setattr(sys, "argv", [f"/usr/bin/{program}", "--version"])
+        with pytest.raises(SystemExit) as left:
+            octavo_main()
+        assert not left.value.code
+        assert capsys.readouterr().out == f"{line}\n"
 
 
 def test_it_goes_with_this_octavo():

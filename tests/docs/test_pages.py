@@ -33,6 +33,18 @@ def test_the_fields_within_fields_are_listed():
     assert state["messages[].tool_calls[].function.arguments"] == state["tools[].function.strict"] == "acts"
 
 
+def test_the_limits_of_max_tokens_are_those_of_each_route():
+    sections = (ROOT / "docs/api.md").read_text().split("\n## ")
+    rows = {
+        head.strip("`"): [line for line in section.splitlines() if line.startswith("| `max_tokens`")]
+        for section in sections
+        for head in [section.splitlines()[0].removeprefix("Only ")]
+    }
+    assert rows["/v1/completions"] == ["| `max_tokens` | integer, ≥ 0 |"]
+    assert rows["/v1/chat/completions"] == ["| `max_tokens` | integer, ≥ 1 |"]
+    assert rows["Completions and chat"] == []
+
+
 @pytest.mark.parametrize("columns", ["20", "200"])
 def test_generated_pages_do_not_depend_on_the_terminal(columns: str, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)

@@ -162,6 +162,17 @@ async def test_stream_of_several_choices(client: httpx.AsyncClient) -> None:
         assert deltas[-1]["finish_reason"] == "stop"
 
 
+async def test_stream_continuous_usage(client: httpx.AsyncClient) -> None:
+    *chunks, last = await stream(client, max_tokens=3, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    # The role comes with the first token, the end with the last.
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 1, 2, 3, 3]
+    for chunk in (*chunks, last):
+        usage = chunk["usage"]
+        assert usage["prompt_tokens"] == len("<user>Hi<assistant>")
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert (last["choices"], last["usage"]["completion_tokens"]) == ([], 3)
+
+
 async def test_stream_logprobs_cover_every_token(client: httpx.AsyncClient, llm: FakeLLM) -> None:
     llm.reply = "aö"
     chunks = await stream(client, logprobs=True, top_logprobs=1)

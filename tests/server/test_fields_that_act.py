@@ -17,7 +17,7 @@ from octavo.text.tokenizer import tokenizer_from_folder
 USER = {"role": "user", "content": "Hi"}
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if thinks is defined %}{{ thinks }}{% endif %}"
 NAMED = "{% for m in messages %}{{ m.name if m.role == 'user' and 'name' in m }}: {{ m.content }}\n{% endfor %}{{ tools }}{{ documents }}"
-POSTS = [operation for operation, _, _ in _routes() if operation.method == "post"]
+OPERATIONS = [operation for operation, _, _ in _routes()]
 
 
 def refused(reply: httpx.Response, param: str, *words: str) -> None:
@@ -143,18 +143,25 @@ async def test_parts_that_say_what_is_not_understood(client: httpx.AsyncClient, 
     refused(await client.post(path, json=body), param)
 
 
-@pytest.mark.parametrize("operation", POSTS, ids=lambda operation: operation.path)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.path)
 async def test_parameters_of_the_url(client: httpx.AsyncClient, llm: FakeLLM, operation: Any) -> None:
-    known = (*operation.flags, *operation.ignored)
-    reply = await client.post(f"{operation.path}?streams=1", json={})
+    async def send(name: str, value: str) -> httpx.Response:
+        path = operation.path.replace("{model_id}", "fake-model")
+        return await client.request(operation.method, f"{path}?{name}={value}", **({"json": {}} if operation.method == "post" else {}))
+
+    reply = await send("streams", "1")
+    if operation.path in ("/health", "/metrics", "/v1/responses/{response_id}"):
+        assert reply.status_code == (404 if "responses" in operation.path else 200)
+        return
     assert reply.status_code == 400
     assert "streams: unknown query parameter" in reply.text
+    known = (*operation.flags, *operation.ignored)
     for name in known:
-        reply = await client.post(f"{operation.path}?{name}s=1", json={})
-        assert f"{name}s: unknown query parameter; did you mean {name}?" in reply.text
-        reply = await client.post(f"{operation.path}?{name}=true", json={})
+        assert f"{name}s: unknown query parameter; did you mean {name}?" in (await send(f"{name}s", "1")).text
+        reply = await send(name, "true")
         assert "query parameter" not in reply.text
-    assert operation.request is None or not operation.path.startswith("/v1/") or known == ("api-version", "beta")
+        assert operation.method == "post" or reply.status_code == 200
+    assert not operation.path.startswith("/v1/") or known == ("api-version", "beta", "client_version")
     assert not llm.calls
     assert not llm.saves
 

@@ -124,6 +124,9 @@ async def test_events_tell_of_the_same_items(connect, llm: FakeLLM) -> None:
     assert without_ids(last["output"]) == without_ids((await ask(client, tools=[WEATHER]))["output"])
     for kind, whole in (("output_text", "I look."), ("reasoning_text", "Hm, ö."), ("function_call_arguments", '{"city": "Bodø"}')):
         assert "".join(each["delta"] for each in events if each["type"] == f"response.{kind}.delta") == whole
+        (done,) = (each for each in events if each["type"] == f"response.{kind}.done")
+        assert done["arguments" if "arguments" in kind else "text"] == whole
+        assert done.get("name") == ("get_weather" if "arguments" in kind else None)
 
 
 async def test_openais_client_reads_responses(remote: openai.AsyncOpenAI, llm: FakeLLM) -> None:

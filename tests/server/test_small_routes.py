@@ -29,13 +29,13 @@ async def test_models(connect) -> None:
 
 
 async def test_a_model_answers_to_the_part_after_the_slash(connect) -> None:
-    client = connect(served_model_name=("Org/Model-1", "dir/other/"))
-    for name in ("Org/Model-1", "Model-1", "dir/other/", "other", None):
+    client = connect(served_model_name=("Org/Model-1", "dir/other/", "/models/of/mine"))
+    for name in ("Org/Model-1", "Model-1", "dir/other/", "other", "/models/of/mine", "mine", None):
         reply = await client.post("/v1/completions", json={"prompt": "Hi", "model": name})
         assert reply.status_code == 200
         assert reply.json()["model"] == (name or "Org/Model-1")
     assert (await client.get("/v1/models/Model-1")).json()["id"] == "Model-1"
-    for name in ("Org", "org/model-1", "", "fake-model"):
+    for name in ("Org", "org/model-1", "", "fake-model", "of/mine", "models/of/mine"):
         assert (await client.post("/v1/completions", json={"prompt": "Hi", "model": name})).status_code == 404
 
 

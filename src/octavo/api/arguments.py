@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -129,10 +129,15 @@ def refuse_others(who: str, model: Any, others: Mapping[str, Any]) -> None:
         elif name in WITHOUT_EFFECT:
             allowed = WITHOUT_EFFECT[name]
         else:
-            raise TypeError(f"{who}() has no argument {name!r}{did_you_mean(name, [*FIELDS, *WITHOUT_EFFECT])}")
+            raise unknown_argument(who, name)
         if not any(_alike(value, each) for each in allowed):
             hint = f": {_HINTS[name]}" if name in _HINTS else ""
             raise ConfigError(f"{name}: {value!r} is not supported by this version of Octavo{hint}", param=name)
+
+
+def unknown_argument(who: str, name: str, short: Iterable[str] = ()) -> TypeError:
+    """The error of an argument that nobody knows, with the nearest of those that `who` has, of which `short` are its own."""
+    return TypeError(f"{who}() has no argument {name!r}{did_you_mean(name, [*short, *FIELDS, *WITHOUT_EFFECT])}")
 
 
 def _alike(value: object, allowed: object) -> bool:

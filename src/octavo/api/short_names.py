@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from octavo.api.arguments import FIELDS, WITHOUT_EFFECT, unknown_argument
 from octavo.api.llm import LLM
 from octavo.api.prompts import Prompt
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.protocol.sampling import SamplingParams
+from octavo.protocol.sampling_names import known_fields
 
 
 class GenerationConfig:
@@ -20,6 +23,7 @@ class GenerationConfig:
     def __init__(self, temp: float = 1.0, top_p: float = 1.0, max_tokens: int | None = 16, **others: Any) -> None:
         if "temperature" in others:
             raise InvalidRequestError("temperature is called temp in a GenerationConfig.", param="temperature")
+        others = known_fields(others, SamplingParams.__struct_fields__, {"temperature": "temp"})
         try:
             self.sampling_params = SamplingParams.from_optional(temperature=temp, top_p=top_p, max_tokens=max_tokens, **others)
         except InvalidRequestError as error:
@@ -52,6 +56,7 @@ LONG_NAMES = {
     "max_batch": "max_num_seqs",
     "prefix_caching": "enable_prefix_caching",
 }
+_ARGUMENTS = frozenset({*LONG_NAMES, *inspect.signature(LLM).parameters, *FIELDS, *WITHOUT_EFFECT, "tokenizer"})
 
 
 class InferenceEngine(LLM):
@@ -62,6 +67,9 @@ class InferenceEngine(LLM):
     def __init__(
         self, model_path: str | os.PathLike[str] = "smollm2", trust_remote: bool = False, gpu_util: float | None = None, **others: Any
     ) -> None:
+        for name in others:
+            if name not in _ARGUMENTS:
+                raise unknown_argument(type(self).__name__, name, LONG_NAMES)
         given = others | ({} if gpu_util is None else {"gpu_util": gpu_util}) | {"trust_remote": trust_remote}
         arguments: dict[str, Any] = {}
         for name, value in given.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,8 +22,17 @@ from octavo.cli.serve import serve
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: Any) -> None:
     if wanted:
-        sys.stdout.write(f"octavo {__version__}\n")
+        sys.stdout.write(f"{_version_line(Path(sys.argv[0]).stem)}\n")
         ctx.exit()
+
+
+def _version_line(program: str) -> str:
+    """What `program --version` prints. Scripts read a version of vLLM's out of what `vllm` does."""
+    if program != "vllm" or importlib.util.find_spec("vllm") is None:
+        return f"octavo {__version__}"
+    import vllm
+
+    return str(vllm.__version__)
 
 
 app = click.Group(

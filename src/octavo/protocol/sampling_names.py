@@ -59,15 +59,17 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def known_fields(given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Those of `given` that are `known`. One that vLLM has may be None, or have vLLM's default; raises InvalidRequestError for others."""
+def known_fields(given: Mapping[str, Any], known: Iterable[str], called: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Those of `given` that are `known`. One that vLLM has may be None, or have vLLM's default; raises InvalidRequestError for others,
+    which names the nearest known one, by what it is `called` if that is something else."""
     names = frozenset(known)
     found = {name: value for name, value in given.items() if name in names}
+    told = sorted((called or {}).get(name, name) for name in names)
     for name, value in given.items():
         if name in names:
             continue
         if name not in UNSUPPORTED_FIELDS:
-            raise InvalidRequestError(f"{name} is not a sampling parameter{did_you_mean(name, sorted(names)) or '.'}", param=name)
+            raise InvalidRequestError(f"{name} is not a sampling parameter{did_you_mean(name, told) or '.'}", param=name)
         if value is not None and not _is_default(name, value):
             hint = UNSUPPORTED_FIELDS[name]
             raise InvalidRequestError(f"{name} is not supported by this version{hint and '; '}{hint}.", param=name)

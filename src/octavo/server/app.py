@@ -77,7 +77,11 @@ def _routes() -> list[tuple[Operation, Handler, str]]:
             create_response,
             "Answer an input; nothing is stored",
         ),
-        (Operation("/v1/responses/{response_id}", "get", None, ErrorBody), get_response, "Nothing: responses are not stored"),
+        (
+            Operation("/v1/responses/{response_id}", "get", None, ErrorBody, any_query=True),
+            get_response,
+            "Nothing: responses are not stored",
+        ),
         (
             Operation("/v1/messages", "post", MessagesRequest, MessageObject, streams=True),
             create_message,
@@ -101,10 +105,10 @@ def _routes() -> list[tuple[Operation, Handler, str]]:
             save_prefix_cache,
             "Save the prompts that the KV cache holds to --prefix-cache-dir",
         ),
-        (Operation("/health", "get", None, Health), health, "Whether the engine lives"),
+        (Operation("/health", "get", None, Health, any_query=True), health, "Whether the engine lives"),
         (Operation("/tokenizer_info", "get", None, TokenizerInfo), tokenizer_info, "What begins and ends texts, and the chat template"),
         (Operation("/version", "get", None, Version), version, "Octavo's version"),
-        (Operation("/metrics", "get", None, None), _metrics, "Prometheus metrics"),
+        (Operation("/metrics", "get", None, None, any_query=True), _metrics, "Prometheus metrics"),
     ]
 
 

@@ -21,7 +21,8 @@ REF = "#/components/schemas/{name}"
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One route for the document: its request and response types, and whether it may stream, and as what. None as response is plain text.
-    `flags` are parameters of the query that are true or false, `wholes` those that are whole numbers."""
+    `flags` are parameters of the query that are true or false, `wholes` those that are whole numbers; with `any_query` there may be any
+    besides, which change nothing."""
 
     path: str
     method: str
@@ -31,16 +32,16 @@ class Operation:
     stream_type: str = "text/event-stream"
     flags: tuple[str, ...] = ()
     wholes: Mapping[str, Whole] = field(default_factory=dict)
+    any_query: bool = False
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """Parameters of the query that are taken and change nothing."""
-        return CLIENTS_OWN if self.request is not None and self.path.startswith("/v1/") else ()
+        return CLIENTS_OWN if self.path.startswith("/v1/") and not self.any_query else ()
 
     def check_query(self, request: Request) -> None:
-        """Raises InvalidRequestError for a parameter of the query that this route does not know; those that only read let any pass, as
-        monitors and caches send them, unless they have some of their own."""
-        if self.method == "post":
+        """Raises InvalidRequestError for a parameter of the query that this route does not know."""
+        if not self.any_query:
             check_names(request, (*self.flags, *self.wholes, *self.ignored))
 
 

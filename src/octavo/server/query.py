@@ -13,8 +13,8 @@ from octavo.protocol.errors import InvalidRequestError
 from octavo.utils.nearest import did_you_mean
 
 _VALUES = {"true": True, "1": True, "false": False, "0": False}
-# What clients of OpenAI's and Anthropic's APIs, and of Azure's, put there, whatever they ask for; it says nothing of the answer.
-CLIENTS_OWN = ("api-version", "beta")
+# What clients of OpenAI's and Anthropic's APIs, of Azure's, and Codex put there, whatever they ask for; it says nothing of the answer.
+CLIENTS_OWN = ("api-version", "beta", "client_version")
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
