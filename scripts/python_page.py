@@ -10,6 +10,8 @@ from typing import Any
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, PoolingParams, SamplingParams, StructuredOutputsParams
 from octavo.api.arguments import FIELDS, PARTS, WITHOUT_EFFECT
+from octavo.text.hugging_face_names import HuggingFaceNames
+from octavo.text.tokenizer import Tokenizer
 
 OUTPUTS = (
     "RequestOutput",
@@ -87,7 +89,7 @@ def methods_of(kind: type, table: Callable[[list[str], list[list[str]]], str]) -
     """A section for each public method, and a table of properties."""
     text, properties = "", []
     for name, member in vars(kind).items():
-        if name.startswith("_"):
+        if name.startswith("_") or getattr(member, "__isabstractmethod__", False):
             continue
         if isinstance(member, property):
             properties.append([f"`{name}`", words_of(member).replace("\n", " ")])
@@ -117,6 +119,8 @@ def python_page(table: Callable[[list[str], list[list[str]]], str]) -> str:
         "`disable_log_stats=False` is what `get_metrics` needs.\n\n"
     )
     text += methods_of(LLM, table)
+    text += f"## Tokenizer\n\nWhat `get_tokenizer` gives.\n\n{words_of(Tokenizer)}\n\n{methods_of(Tokenizer, table)}\n"
+    text += f"### Names of transformers'\n\n{words_of(HuggingFaceNames)}\n\n{methods_of(HuggingFaceNames, table)}\n"
     text += f"## AsyncLLM\n\n{words_of(AsyncLLM)}\n\n{methods_of(AsyncLLM, table)}\n## Parameters of requests\n\n"
     for kind in (SamplingParams, StructuredOutputsParams, BeamSearchParams, PoolingParams):
         text += f"### {kind.__name__}\n\n{signature_of(kind, kind.__name__)}\n\n{words_of(kind)}\n\n"

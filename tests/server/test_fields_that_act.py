@@ -35,7 +35,7 @@ def write_by(llm: FakeLLM, template: str, fixtures_dir: Path) -> None:
     real = tokenizer_from_folder(fixtures_dir / "tiny-llama")
 
     def render(messages: list[dict[str, Any]], **kwargs: Any) -> str:
-        llm.rendered.append({"text": real.apply_chat_template(messages, **{"chat_template": template, **kwargs})})
+        llm.rendered.append({"text": real.render_chat(messages, **{"chat_template": template, **kwargs})})
         return str(llm.rendered[-1]["text"])
 
     llm.render_chat = render  # type: ignore[method-assign]

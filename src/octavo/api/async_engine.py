@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from octavo.api.async_llm import AsyncLLM
+from octavo.api.call_arguments import refuse_more
 from octavo.api.engine_args import EngineArgs
 from octavo.api.prompts import Prompt
 from octavo.config.engine import EngineConfig
+from octavo.config.values import settled
 from octavo.protocol.errors import EngineDeadError
 from octavo.protocol.lora import LoRARequest, refuse_adapters
 from octavo.protocol.outputs import PoolingRequestOutput, RequestOutput
@@ -72,10 +75,12 @@ class AsyncLLMEngine:
         lora_request: LoRARequest | None = None,
         *,
         priority: int = 0,
+        **others: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Generates for one prompt; as in vLLM each RequestOutput has everything so far. Closing the iterator aborts the request. Raises
         as `AsyncLLM.generate` does."""
         refuse_adapters(lora_request)
+        refuse_more("AsyncLLMEngine.generate", others)
         llm = await self.start()
         outputs = llm.generate(prompt, sampling_params, request_id, cumulative=True, priority=priority)
         try:
@@ -92,9 +97,11 @@ class AsyncLLMEngine:
         lora_request: LoRARequest | None = None,
         *,
         priority: int = 0,
+        **others: Any,
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
         """The vector of one prompt, in one output. Raises as `AsyncLLM.encode` does."""
         refuse_adapters(lora_request)
+        refuse_more("AsyncLLMEngine.encode", others)
         yield await (await self.start()).encode(prompt, pooling_params, request_id, priority=priority)
 
     async def abort(self, request_id: str) -> None:
@@ -105,9 +112,12 @@ class AsyncLLMEngine:
         """The model's tokenizer."""
         return (await self.start()).tokenizer
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forgets all blocks that could be found by what they hold; False while requests hold any."""
-        return await (await self.start()).reset_prefix_cache()
+    async def reset_prefix_cache(self, reset_running_requests: bool = False, **others: Any) -> bool:
+        """Forgets all blocks that could be found by what they hold; False while requests hold any, which with `reset_running_requests`
+        lose them first and compute them once more."""
+        running = settled("reset_running_requests", reset_running_requests, bool)
+        refuse_more("AsyncLLMEngine.reset_prefix_cache", others)
+        return await (await self.start()).reset_prefix_cache(reset_running_requests=running)
 
     async def check_health(self) -> None:
         """Raises EngineDeadError if the engine has died."""

@@ -98,7 +98,7 @@ class FrontEnd:
         """A conversation as the model's template writes it. Raises InvalidRequestError."""
         if self._chat_template is not None:
             kwargs.setdefault("chat_template", self._chat_template)
-        return self.tokenizer.apply_chat_template(messages, add_generation_prompt=add_generation_prompt, **kwargs)
+        return self.tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, **kwargs)
 
     def prepare(
         self, prompt: Prompt, sampling: SamplingParams, request_id: str, *, add_special_tokens: bool = True, priority: int = 0

@@ -6,18 +6,20 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from octavo.api.arguments import engine_config, own_names
 from octavo.api.beams import beams_of
+from octavo.api.call_arguments import refuse_more
 from octavo.api.embedding import Embedding, check_task
 from octavo.api.front_end import open_front_end
 from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
 from octavo.api.metric_values import Metric, snapshot
 from octavo.api.metrics import Metrics
-from octavo.api.prompts import Prompt, as_priorities, as_prompts, one_each
+from octavo.api.prompts import Prompt, as_conversations, as_priorities, as_prompts, check_variables_for_chat, one_each
 from octavo.api.recorder import record_end, record_push
 from octavo.api.throughput import ThroughputBar
 from octavo.api.turns import Turns
@@ -121,7 +123,7 @@ class LLM:
         self._front, placed = open_front_end(config, progress, chat_template=chat_template)
         with own_names():
             try:
-                self._core = build_core(placed, progress, (lambda line: None) if quiet else _say)
+                self._core = build_core(placed, progress, (lambda line: None) if quiet else partial(print, file=sys.stderr, flush=True))
             except MemoryError as error:
                 raise ModelLoadError(OUT_OF_MEMORY) from error
         self._core.info.model = config.model.model
@@ -141,18 +143,21 @@ class LLM:
         use_tqdm: bool = True,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         priority: Sequence[int] | None = None,
+        **others: Any,
     ) -> list[RequestOutput]:
         """Completes prompts, in one batch; the results are in the order of the prompts.
 
         `prompts` is a string, a list of token ids, or a dictionary with `prompt` or `prompt_token_ids` and perhaps `cache_salt` (blocks of
         the prompt are then found by prompts of the same salt only), or a list of these; `sampling_params` one for all, one for each, or
         None for the model's own defaults. `priority`, one for each prompt, the lowest first, needs `scheduling_policy="priority"`. A
-        `lora_request` is refused: this version has no adapters.
+        `lora_request` is refused: this version has no adapters. `others`, here and in the other calls, are further arguments of vLLM's,
+        taken at the values that ask for nothing and else refused by name.
 
         Raises InvalidRequestError, before anything runs, for a prompt or parameters that can't be served, and OctavoError if a request
         failed on the way. An interrupt frees what runs.
         """
         refuse_adapters(lora_request)
+        refuse_more("LLM.generate", others)
         listed = as_prompts(prompts)
         params, priorities = self._params_for(len(listed), sampling_params), as_priorities(priority, len(listed))
         return self._generate(listed, params, use_tqdm, add_special_tokens=True, priorities=priorities)
@@ -169,6 +174,7 @@ class LLM:
         chat_template: str | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
         lora_request: LoRARequest | None = None,
+        **others: Any,
     ) -> list[RequestOutput]:
         """Answers a conversation or a list of them, written out by the model's chat template (or `chat_template`).
 
@@ -179,25 +185,31 @@ class LLM:
         variables that the template does not read.
         """
         refuse_adapters(lora_request)
+        refuse_more("LLM.chat", others)
         conversations = as_conversations(messages)
         extra = dict(chat_template_kwargs or {})
         own: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message}
         own |= {name: value for name, value in (("tools", tools), ("chat_template", chat_template)) if value is not None}
-        for name in ("messages", "add_generation_prompt", "continue_final_message", "tools", "chat_template"):
-            if name in extra:
-                raise InvalidRequestError(f"chat_template_kwargs can't set {name}", param="chat_template_kwargs")
+        check_variables_for_chat(extra)
         prompts: list[Prompt] = [self._front.render_chat(conversation, **own, **extra) for conversation in conversations]
         # The template writes the special tokens itself.
         return self._generate(prompts, self._params_for(len(prompts), sampling_params), use_tqdm, add_special_tokens=False)
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False, priority: Sequence[int] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool = False,
+        priority: Sequence[int] | None = None,
+        **others: Any,
     ) -> list[BeamSearchOutput]:
         """Searches the likeliest continuations of prompts by beams, in one batch; the results are in the order of the prompts.
 
         `prompts` and `priority` are as for `generate`. Each result has `beam_width` sequences, the best first, whose `logprobs` list the
         2 · beam_width likeliest tokens of each position. Raises as `generate` does.
         """
+        refuse_more("LLM.beam_search", others)
         listed = as_prompts(prompts)
         priorities = as_priorities(priority, len(listed))
         if not isinstance(params, BeamSearchParams):
@@ -217,10 +229,12 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        **others: Any,
     ) -> list[EmbeddingRequestOutput]:
         """The embeddings of prompts, in one batch: the hidden states of each, after the model's last norm, pooled as `pooling_params` say,
         one for all or one for each; None is the last token's, brought to length 1. Each result's `outputs.embedding` has as many numbers as
         the model is wide. `prompts` and `priority` are as for `generate`, and so is what is raised."""
+        refuse_more("LLM.embed", others)
         return [made.embedded() for made in self._embed(prompts, pooling_params, PoolingParams(), use_tqdm, priority)]
 
     def encode(
@@ -231,9 +245,11 @@ class LLM:
         pooling_task: str | None = None,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        **others: Any,
     ) -> list[PoolingRequestOutput]:
         """As `embed`, with the vector as `outputs.data`, and as it is, not brought to length 1, where there are no `pooling_params`."""
         check_task(pooling_task)
+        refuse_more("LLM.encode", others)
         return [made.pooled() for made in self._embed(prompts, pooling_params, PoolingParams(normalize=False), use_tqdm, priority)]
 
     def _embed(
@@ -256,12 +272,15 @@ class LLM:
         self._run(len(listed), prepare, use_tqdm)
         return made
 
-    def reset_prefix_cache(self) -> bool:
-        """Forgets all blocks that could be found by what they hold, once no batch runs; True when that is done."""
+    def reset_prefix_cache(self, reset_running_requests: bool = False, **others: Any) -> bool:
+        """Forgets all blocks that could be found by what they hold, once no batch runs; True when that is done. With
+        `reset_running_requests` requests that an LLMEngine has under way lose their blocks first, and compute them once more."""
+        running = settled("reset_running_requests", reset_running_requests, bool)
+        refuse_more("LLM.reset_prefix_cache", others)
         with self._turns.take():
             if self._closed:
                 raise RuntimeError("this LLM is closed")
-            return self._core.reset_prefix_cache()
+            return self._core.reset_prefix_cache(reset_running_requests=running)
 
     def save_prefix_cache(self) -> int:
         """Saves all blocks that can be found by what they hold to `prefix_cache_dir`, in place of what was saved before, once no batch
@@ -377,15 +396,3 @@ class LLM:
             # A sample ends but once: no output follows.
             if (cut or output.finish_reason is not None) and generation.finished:
                 bar.finish_request(len(generation.prompt_token_ids))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def as_conversations(messages: Any) -> list[list[dict[str, Any]]]:
-    """One conversation or several, as a list: dictionaries in a row are one. Raises InvalidRequestError for what is no list at all."""
-    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
-        given = "one message" if isinstance(messages, Mapping) else type(messages).__name__
-        raise InvalidRequestError(f"messages must be a list of messages or a list of such lists, not {given}", param="messages")
-    return [cast("list[dict[str, Any]]", messages)] if not messages or isinstance(messages[0], Mapping) else list(messages)

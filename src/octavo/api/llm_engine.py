@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from octavo.api.call_arguments import refuse_more
 from octavo.api.engine_args import EngineArgs
 from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
@@ -49,11 +51,13 @@ class LLMEngine:
         *,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
+        **others: Any,
     ) -> None:
         """Queues a request, which the next steps compute. Raises InvalidRequestError for one that can't be served, or an id in use, and
         TypeError for an id that is no str or is empty."""
         check_request_id(request_id)
         refuse_adapters(lora_request)
+        refuse_more("LLMEngine.add_request", others)
         if any(generation.request_id == request_id for generation in self._running.values()):
             raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
         with self._turn() as core:
@@ -106,9 +110,11 @@ class LLMEngine:
         """The model's tokenizer."""
         return self._llm.get_tokenizer()
 
-    def reset_prefix_cache(self) -> bool:
-        """Forgets all blocks that could be found by what they hold; False while requests hold any."""
-        return self._llm.reset_prefix_cache()
+    def reset_prefix_cache(self, reset_running_requests: bool = False, **others: Any) -> bool:
+        """Forgets all blocks that could be found by what they hold; False while requests hold any, which with `reset_running_requests`
+        lose them first and compute them once more."""
+        refuse_more("LLMEngine.reset_prefix_cache", others)
+        return self._llm.reset_prefix_cache(reset_running_requests)
 
     def shutdown(self) -> None:
         """Ends the engine and whatever runs. Calls after it raise RuntimeError."""

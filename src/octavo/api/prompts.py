@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict, TypeVar, cast
+from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 from octavo.protocol.errors import InvalidRequestError
 
@@ -126,3 +126,18 @@ def one_each(name: str, given: T | Sequence[T] | None, kind: type[T], default: C
     if len(given) != count:
         raise InvalidRequestError(f"there are {count} prompts but {len(given)} {name}", param=name)
     return list(given)
+
+
+def as_conversations(messages: Any) -> list[list[dict[str, Any]]]:
+    """One conversation or several, as a list: dictionaries in a row are one. Raises InvalidRequestError for what is no list at all."""
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
+        given = "one message" if isinstance(messages, Mapping) else type(messages).__name__
+        raise InvalidRequestError(f"messages must be a list of messages or a list of such lists, not {given}", param="messages")
+    return [cast("list[dict[str, Any]]", messages)] if not messages or isinstance(messages[0], Mapping) else list(messages)
+
+
+def check_variables_for_chat(given: Mapping[str, Any]) -> None:
+    """Raises InvalidRequestError for a variable of the chat template that is an argument of its own."""
+    for name in ("messages", "add_generation_prompt", "continue_final_message", "tools", "chat_template"):
+        if name in given:
+            raise InvalidRequestError(f"chat_template_kwargs can't set {name}", param="chat_template_kwargs")

@@ -16,6 +16,7 @@ from octavo.text.chat_template import RESERVED, choose_template, render_chat, va
 from octavo.text.failures import TokenizersError, library_failures
 from octavo.text.folder import parts_from_folder
 from octavo.text.gguf_vocabulary import parts_from_gguf
+from octavo.text.hugging_face_names import HuggingFaceNames
 from octavo.text.longest_token import longest_token
 from octavo.text.parts import TokenizerParts
 from octavo.text.pieces import piece_decoder
@@ -25,11 +26,12 @@ from octavo.text.template_reads import check_variables
 SHORT_TEXT = 16 * 1024
 
 
-class Tokenizer:
+class Tokenizer(HuggingFaceNames):
     """A model's tokenizer on Hugging Face's `tokenizers`, whatever format it came in. Safe to share between threads.
 
-    `vocab_size` is one more than the highest id; a model's embedding may have more rows. `eos_token_ids` holds every token that ends an
-    answer as the tokenizer has it; a generation_config may add more. `special_ids` are the tokens that `skip_special_tokens` leaves out.
+    `vocab_size` is one more than the highest id (transformers leaves added tokens out); a model's embedding may have more rows.
+    `eos_token_ids` holds every token that ends an answer as the tokenizer has it; a generation_config may add more. `special_ids` are the
+    tokens that `skip_special_tokens` leaves out.
     """
 
     def __init__(self, parts: TokenizerParts, source: Path) -> None:
@@ -137,7 +139,7 @@ class Tokenizer:
         """Whether the id lies within the tokenizer's vocabulary."""
         return 0 <= token_id < self.vocab_size
 
-    def apply_chat_template(
+    def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
