@@ -268,6 +268,19 @@ def test_either_kind_may_bound_the_longest_request() -> None:
         mixed(budget=MIB)
 
 
+def test_swap_space_for_long_requests_holds_a_window_too() -> None:
+    config = EngineConfig(
+        model=ModelConfig("m"),
+        cache=CacheConfig(swap_space=MIB, kv_cache_memory=64 * MIB, enable_prefix_caching=False),
+        scheduler=SchedulerConfig(max_num_seqs=4, max_num_batched_tokens=64),
+    )
+    model = replace(MODEL, max_model_len=8192, window=32, kv_bytes_per_block=MIB // 64, kv_bytes_per_window_block=MIB // 64)
+    pool = size_pool(config, model, 32 * GIB, 30 * GIB)
+    assert (pool.num_blocks, pool.num_window_blocks) == (2048, 28)
+    # Of 64 slots the window's share would be less than one.
+    assert (pool.num_swap_blocks, pool.num_window_swap_blocks) == (61, 3)
+
+
 def test_swap_space_has_of_each_kind_what_the_cache_has() -> None:
     config = EngineConfig(
         model=ModelConfig("m"),
@@ -279,6 +292,10 @@ def test_swap_space_has_of_each_kind_what_the_cache_has() -> None:
     # Half of what 252 and 80 blocks take.
     assert (pool.num_swap_blocks, pool.num_window_swap_blocks) == (126, 40)
     assert pool.explanation.endswith("; swap space: 126 and 40 blocks, 0.29 GiB")
+    # Slots that the window's share would not come to, one sequence's: 100 tokens from anywhere in a block on.
+    for space, slots in ((3 * MIB, (1, 1)), (20 * MIB, (7, 6)), (24 * MIB, (8, 8)), (40 * MIB, (16, 8))):
+        pool = size_pool(replace(config, cache=CacheConfig(swap_space=space, enable_prefix_caching=False)), model, 32 * GIB, 30 * GIB)
+        assert (pool.num_swap_blocks, pool.num_window_swap_blocks) == slots
     small = replace(config, cache=CacheConfig(swap_space=2 * MIB))
     with pytest.raises(ConfigError, match=r"swap_space: 2\.00 MiB holds no block of 16 tokens, which takes 3,145,728 bytes"):
         size_pool(small, model, 32 * GIB, 30 * GIB)

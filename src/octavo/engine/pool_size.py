@@ -62,7 +62,7 @@ def size_pool(config: EngineConfig, model: LoadedModel, total_memory: int, avail
             f"Lower max_model_len to at most {longest}, or give the cache more memory",
             param="max_model_len",
         )
-    swap_blocks, own_swap_blocks = _swap_blocks(config, model, blocks, own)
+    swap_blocks, own_swap_blocks = _swap_blocks(config, model, blocks, own, window)
     pool = PoolSize(blocks, longest, "", swap_blocks, own, own_swap_blocks)
     return replace(pool, explanation=_explain(pool, model, size, window, why, wanted))
 
@@ -72,8 +72,9 @@ def _blocks_within(config: EngineConfig, model: LoadedModel, budget: int, wanted
     requests of `wanted` tokens can ever use.
 
     Of two kinds, the window's gets what all seats can use, yet no more blocks than there would be if a block were of all layers; the rest
-    is for the layers that see everything. So no load finds less room than with blocks of all layers, and long requests far more. With
-    prefix caching it gets a quarter of that number at least: what is found again needs blocks of either kind.
+    is for the layers that see everything. So no load but beam searches, which keep what a window has passed, finds less room than with
+    blocks of all layers, and long requests find far more. With prefix caching it gets a quarter of that number at least: what is found
+    again needs blocks of either kind.
     """
     size, seats, window = config.cache.block_size, config.scheduler.max_num_seqs, window_of(config, model)
     blocks = budget // _bytes_of_all(model)
@@ -152,22 +153,22 @@ def _check_swap_space(config: EngineConfig, available_memory: int) -> None:
         )
 
 
-def _swap_blocks(config: EngineConfig, model: LoadedModel, blocks: int, own: int) -> tuple[int, int]:
-    """Blocks that the swap space holds; of two kinds as many of each for one of the cache's `blocks` and `own`. Raises ConfigError if it
-    can't hold one of each."""
-    space = config.cache.swap_space
-    if own:
+def _swap_blocks(config: EngineConfig, model: LoadedModel, blocks: int, own: int, window: Window | None) -> tuple[int, int]:
+    """Blocks that the swap space holds. Of two kinds the window's gets what its share of the cache would hold, and where that is less, what
+    one sequence has of them, since a sequence goes out as a whole; yet never more than the other. Raises ConfigError if it can't hold one
+    of each."""
+    space, size = config.cache.swap_space, config.cache.block_size
+    own_slots = 0
+    if own and window is not None:
         whole = blocks * model.kv_bytes_per_block + own * model.kv_bytes_per_window_block
-        counts = space * blocks // whole, space * own // whole
-    else:
-        counts = space // model.kv_bytes_per_block, 0
-    if space and (counts[0] < 1 or (own and counts[1] < 1)):
+        own_slots = min(space // _bytes_of_all(model), max(space * own // whole, window.most_blocks(size, 1)))
+    slots = (space - own_slots * model.kv_bytes_per_window_block) // model.kv_bytes_per_block
+    if space and (slots < 1 or (own and own_slots < 1)):
         raise ConfigError(
-            f"swap_space: {_amount(space)} holds no block of {config.cache.block_size} tokens, which takes "
-            f"{_bytes_of_all(model):,} bytes; write it like 4GiB",
+            f"swap_space: {_amount(space)} holds no block of {size} tokens, which takes {_bytes_of_all(model):,} bytes; write it like 4GiB",
             param="swap_space",
         )
-    return counts
+    return slots, own_slots
 
 
 def window_of(config: EngineConfig, model: LoadedModel) -> Window | None:
