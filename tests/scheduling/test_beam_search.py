@@ -205,6 +205,36 @@ def test_the_smallest_pool_that_it_is_let_into_holds_it(prefix_caching):
             assert error.value.param == "beam_width"
 
 
+@pytest.mark.parametrize(
+    ("full", "own", "message"),
+    [
+        (
+            64,
+            8,
+            "can need 9 blocks of KV cache, also for the layers that see a window of 8 tokens, but the whole cache has 8 for these; lower "
+            "beam_width or max_tokens, or start the engine with a higher max_num_seqs, with prefix caching on, or with more memory",
+        ),
+        (
+            8,
+            64,
+            "can need 9 blocks of KV cache, but the whole cache has 8 for the layers that see everything; lower beam_width or max_tokens, "
+            "or give the cache more memory",
+        ),
+    ],
+)
+def test_of_two_kinds_the_one_that_is_short_is_named(full, own, message):
+    # 12 + 9 - 1 tokens in 5 blocks, of which 3 beams share 3.
+    request = make_search("a", 12, 3, 9, ignore_eos=True)
+    with pytest.raises(InvalidRequestError) as error:
+        Engine(num_blocks=full, num_window_blocks=own, window=8).add(request)
+    assert message in error.value.message
+    assert error.value.param == "beam_width"
+    engine = Engine(num_blocks=max(9, full), num_window_blocks=max(9, own), window=8)
+    engine.add(request)
+    engine.drain()
+    checked(engine, [request])
+
+
 def test_the_context_ends_a_search():
     engine = Engine(max_model_len=12)
     request = make_search("a", 7, 3, 50)

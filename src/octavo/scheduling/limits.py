@@ -55,7 +55,8 @@ class Limits:
 
     def check_beam_search(self, num_prompt_tokens: int, params: BeamSearchParams, num_end_tokens: int) -> None:
         """Raises InvalidRequestError (param "beam_width") for a search that could not be finished even alone: more beams than sequences in
-        a step, than tokens to go on with, or than the pool can hold when all are as long as they may get and share only the prompt."""
+        a step, than tokens to go on with, or than the pool can hold when all are as long as they may get and share only the prompt. Beams
+        keep what a window has passed, so that of two kinds of blocks they need as many of each."""
         width = params.beam_width
         if width > self.max_num_seqs:
             raise InvalidRequestError(
@@ -70,14 +71,23 @@ class Limits:
             )
         most = min(params.max_tokens, self.max_model_len - num_prompt_tokens)
         needed = beam_blocks(num_prompt_tokens, num_prompt_tokens + most, width, self.block_size)
-        # Beams keep what a window has passed.
-        blocks = min(self.num_blocks, self.num_window_blocks or self.num_blocks)
-        if needed > blocks:
+        if needed > min(self.num_blocks, self.num_window_blocks or self.num_blocks):
             raise InvalidRequestError(
                 f"beam_width {width} with a prompt of {num_prompt_tokens} tokens and up to {most} of output can need {needed} blocks of "
-                f"KV cache, but the whole cache has {blocks}; lower beam_width or max_tokens",
+                f"KV cache, {self._too_few_for(needed)}",
                 param="beam_width",
             )
+
+    def _too_few_for(self, needed: int) -> str:
+        """The end of the sentence that says which blocks are too few for a beam search, and what would help."""
+        lower, own = "; lower beam_width or max_tokens", self.num_window_blocks
+        if not own:
+            return f"but the whole cache has {self.num_blocks}{lower}"
+        if needed > self.num_blocks:
+            return f"but the whole cache has {self.num_blocks} for the layers that see everything{lower}, or give the cache more memory"
+        size = "" if self.window is None else f" of {self.window.size} tokens"
+        more = "start the engine with a higher max_num_seqs, with prefix caching on, or with more memory for the cache"
+        return f"also for the layers that see a window{size}, but the whole cache has {own} for these{lower}, or {more}"
 
     def check_length(self, count: int, output: int = 1, *, or_more: bool = False) -> None:
         """Raises InvalidRequestError (param "prompt") for a prompt of `count` tokens, `or_more`, that leaves no room for `output` generated
