@@ -150,6 +150,22 @@ def test_room_is_counted_for_each_kind():
     assert not fits(PerKind(0, 4), PerKind(9, 3))
 
 
+def test_swapping_copies_blocks_of_both_kinds_for_the_tokens_that_either_would_compute_again():
+    manager = cache(num_swap_blocks=20, num_window_swap_blocks=10)
+    tokens = list(range(40))
+    table, _ = compute(manager, tokens)
+    # All ten blocks of the one kind, and two that the window still sees.
+    assert table.to_swap(40) == (12, 40)
+    same, _ = compute(manager, tokens)
+    assert same.to_swap(40) == (12, 0)
+    other, _ = compute(manager, [*tokens[:38], 99, 98])
+    # Nine blocks of the one kind are held by others too, but the window's begin too late for what follows them.
+    assert other.to_swap(40) == (12, 40)
+    # What is in swap space needn't be copied.
+    assert other.swap_out(40) is not None
+    assert other.to_swap(40) == (0, 40)
+
+
 def test_a_prefix_of_one_kind_is_refused():
     with pytest.raises(BlockPoolError, match="a prefix of one kind"):
         cache().new_table([1, 2]).adopt(Prefix([], 0, 0))

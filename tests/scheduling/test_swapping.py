@@ -214,6 +214,17 @@ def test_measurements_are_followed_and_small_steps_say_nothing():
     assert rule.swaps(10, 2100)
 
 
+def test_a_new_measurement_weighs_a_fifth():
+    rule = PreemptionRule("auto")
+    observed(rule, 100, 1.0, moves=10, swap_seconds=1.0)
+    observed(rule, 100, 10.0)
+    # 10 ms a token, then 100 ms, are 28; a block takes 100 ms.
+    assert (rule.swaps(10, 71), rule.swaps(10, 72)) == (False, True)
+    observed(rule, 31, 0.0, moves=10, swap_seconds=11.0)
+    # And then 300.
+    assert (rule.swaps(10, 214), rule.swaps(10, 215)) == (False, True)
+
+
 @pytest.mark.parametrize(("mode", "swaps"), [("swap", True), ("recompute", False)])
 def test_a_mode_that_decides(mode, swaps):
     rule = PreemptionRule(mode)
