@@ -9,7 +9,8 @@ from typing import Any
 
 import octavo
 from octavo import LLM, AsyncLLM, BeamSearchParams, PoolingParams, SamplingParams, StructuredOutputsParams
-from octavo.api.arguments import FIELDS, PARTS, WITHOUT_EFFECT
+from octavo.api.arguments import FIELDS, PARTS
+from octavo.config.without_effect import WITHOUT_EFFECT
 from octavo.text.hugging_face_names import HuggingFaceNames
 from octavo.text.tokenizer import Tokenizer
 

@@ -2,8 +2,10 @@
 
 import pytest
 
+from octavo.api.engine_args import EngineArgs
 from octavo.cli.main import main
 from octavo.cli.refused import ALWAYS_ON, PERMISSIONS, REFUSED, UsageError, without_refused
+from octavo.protocol.errors import ConfigError
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: refused.flag)
@@ -87,3 +89,46 @@ def test_the_command_exits_with_2(capsys):
     said = capsys.readouterr()
     assert said.err == "octavo serve: --tensor-parallel-size is not supported by this version of Octavo: it runs on one device\n"
     assert said.out == ""
+
+
+# Engine arguments of vLLM's by flag: a value that asks for nothing and one that asks for something; None: a switch.
+ENGINE_FLAGS = [
+    ("--runner", "generate", "draft"),
+    ("--convert", "auto", "classify"),
+    ("--model-impl", "auto", "transformers"),
+    ("--hf-token", "None", "secret"),
+    ("--tokenizer-revision", "None", "main"),
+    ("--config-format", "auto", "mistral"),
+    ("--pooler-config", "None", "{}"),
+    ("--kv-transfer-config", "None", '{"kv_role": "kv_both"}'),
+    ("--additional-config", "None", "{}"),
+    ("--mm-processor-kwargs", "None", '{"num_crops": 4}'),
+    ("--logits-processors", "None", "my.Processor"),
+    ("--max-parallel-loading-workers", "None", "4"),
+    ("--stream-interval", "1", "8"),
+    ("--skip-tokenizer-init", None, None),
+    ("--enable-prompt-embeds", None, None),
+    ("--enable-sleep-mode", None, None),
+    ("--disable-sliding-window", None, None),
+    ("--fully-sharded-loras", None, None),
+    ("--enable-lora-bias", None, None),
+]
+
+
+@pytest.mark.parametrize(("flag", "nothing", "something"), ENGINE_FLAGS)
+def test_a_flag_of_the_engine_is_answered_as_the_keyword_is(flag, nothing, something):
+    name = flag[2:].replace("-", "_")
+    fine = ["--no-" + flag[2:]] if nothing is None else [flag, nothing]
+    assert without_refused([*fine, "model"]) == ["model"]
+    EngineArgs("model", **{name: False if nothing is None else {"None": None, "1": 1}.get(nothing, nothing)})
+    with pytest.raises(UsageError) as of_the_flag:
+        without_refused([flag, *([] if something is None else [something])])
+    with pytest.raises(ConfigError, match=f"^{name}: ") as of_the_keyword:
+        EngineArgs("model", **{name: True if something is None else something})
+    assert of_the_keyword.value.message.endswith(str(of_the_flag.value).removeprefix(f"{flag} "))
+    assert "secret" not in of_the_keyword.value.message
+
+
+def test_there_is_no_all_reduce_to_disable():
+    assert without_refused(["--disable-custom-all-reduce", "model"]) == ["model"]
+    EngineArgs("model", disable_custom_all_reduce=True)

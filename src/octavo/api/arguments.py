@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from octavo.config.engine import BackendConfig, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, StructuredOutputsConfig
+from octavo.config.without_effect import REASONS, WITHOUT_EFFECT
 from octavo.protocol.errors import ConfigError
 from octavo.utils.nearest import did_you_mean
 
@@ -37,69 +38,7 @@ _DEFAULTED = (
     "max_compiled_grammars",
 )
 
-# Keywords of vLLM's with the values under which they change nothing here; any other value is refused by name.
-WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
-    "tensor_parallel_size": (1,),
-    "pipeline_parallel_size": (1,),
-    "data_parallel_size": (1,),
-    "distributed_executor_backend": (None,),
-    "quantization": (None,),
-    # A permission; no model needs it, for code that a checkpoint brings is never run.
-    "trust_remote_code": (False, True),
-    "enforce_eager": (True, False),
-    "enable_chunked_prefill": (None, True),
-    "enable_lora": (False,),
-    "enable_lora_bias": (False,),
-    "cpu_offload_gb": (0,),
-    "tokenizer_mode": ("auto",),
-    "tokenizer_revision": (None,),
-    "skip_tokenizer_init": (False,),
-    "load_format": ("auto",),
-    "config_format": ("auto",),
-    # Whatever generates embeds too.
-    "runner": ("auto", "generate", "pooling"),
-    "convert": ("auto", "none", "embed"),
-    "hf_overrides": (None,),
-    "hf_token": (None,),
-    "disable_log_stats": (True,),
-    "enable_log_requests": (False,),
-    "async_scheduling": (None, False),
-    "served_model_name": (None,),
-    "speculative_config": (None,),
-    "compilation_config": (None,),
-    "pooler_config": (None,),
-    "structured_outputs_config": (None,),
-    "override_generation_config": (None,),
-    "mm_processor_kwargs": (None,),
-    "limit_mm_per_prompt": (None,),
-    "logits_processors": (None,),
-    "allowed_local_media_path": ("",),
-    "allowed_media_domains": (None,),
-    "max_loras": (None,),
-    "max_lora_rank": (None,),
-    "max_cpu_loras": (None,),
-    "fully_sharded_loras": (False,),
-    "disable_sliding_window": (False,),
-    "disable_custom_all_reduce": (False,),
-    "model_impl": ("auto",),
-    "prefix_caching_hash_algo": (None,),
-    "max_parallel_loading_workers": (None,),
-    "enable_expert_parallel": (False,),
-    "enable_prompt_embeds": (False,),
-    "enable_sleep_mode": (False,),
-    "kv_transfer_config": (None,),
-    "additional_config": (None,),
-}
-
-_ONE_DEVICE = "it runs on one device"
-_HINTS = {
-    "tensor_parallel_size": _ONE_DEVICE,
-    "pipeline_parallel_size": _ONE_DEVICE,
-    "data_parallel_size": _ONE_DEVICE,
-    "quantization": "awq, gptq or other quantized safetensors can't be read yet, and GGUF files are read without it",
-    "enable_lora": "it has no adapters (LoRA)",
-    "tokenizer": "the tokenizer is the checkpoint's own",
-}
+_OWN_TOKENIZER = "the tokenizer is the checkpoint's own"
 
 
 def engine_config(who: str, model: Any, keywords: Mapping[str, Any], *, seed: Any = None) -> EngineConfig:
@@ -131,8 +70,10 @@ def refuse_others(who: str, model: Any, others: Mapping[str, Any]) -> None:
         else:
             raise unknown_argument(who, name)
         if not any(_alike(value, each) for each in allowed):
-            hint = f": {_HINTS[name]}" if name in _HINTS else ""
-            raise ConfigError(f"{name}: {value!r} is not supported by this version of Octavo{hint}", param=name)
+            reason = _OWN_TOKENIZER if name == "tokenizer" else REASONS.get(name)
+            hint = f": {reason}" if reason else ""
+            shown = "a token" if name == "hf_token" else repr(value)
+            raise ConfigError(f"{name}: {shown} is not supported by this version of Octavo{hint}", param=name)
 
 
 def unknown_argument(who: str, name: str, short: Iterable[str] = ()) -> TypeError:

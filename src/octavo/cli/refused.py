@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from octavo.config.without_effect import REASONS, WITHOUT_EFFECT
+
 
 class UsageError(Exception):
     """A command line that can't be meant as written. The message is one sentence that names the flag."""
@@ -34,52 +36,54 @@ def _values(*flags: str) -> list[Refused]:
     return [Refused(flag) for flag in flags]
 
 
-_ONE_DEVICE = "it runs on one device"
-_QUANTIZATION = (
-    "checkpoints that say so themselves (GGUF) are read without it, and awq, gptq or other quantized safetensors can't be read yet; "
-    "serve a GGUF file of the model instead"
+# Switches for what Octavo always does, so that asking for it is no news and only the opposite is refused.
+ALWAYS_ON = ("--enable-chunked-prefill", "--enforce-eager", "--enable-prompt-tokens-details", "--disable-log-requests")
+# Permissions that Octavo needs for no model: it never runs code that a checkpoint brings, and has no all-reduce that could be disabled.
+PERMISSIONS = (
+    "--trust-remote-code",
+    "--no-trust-remote-code",
+    "--trust-remote",
+    "--disable-custom-all-reduce",
+    "--no-disable-custom-all-reduce",
 )
 
+_ALIASES = {
+    "tensor_parallel_size": ("-tp", "--parallel-size"),
+    "pipeline_parallel_size": ("-pp",),
+    "data_parallel_size": ("-dp",),
+    "quantization": ("-q", "--quant"),
+}
+# What the command has as a flag of its own.
+_OFFERED = ("served_model_name",)
+
+
+def _of_the_engine() -> list[Refused]:
+    """The engine's arguments, which LLM() answers alike."""
+    found = []
+    for name, values in WITHOUT_EFFECT.items():
+        flag = "--" + name.replace("_", "-")
+        if name in _OFFERED or flag in (*ALWAYS_ON, *PERMISSIONS):
+            continue
+        switch = any(isinstance(value, bool) for value in values)
+        harmless = () if switch else tuple(str(value).lower() for value in values)
+        found.append(Refused(flag, harmless, switch, REASONS.get(name, ""), _ALIASES.get(name, ())))
+    return found
+
+
 REFUSED: tuple[Refused, ...] = (
-    Refused("--tensor-parallel-size", ("1",), hint=_ONE_DEVICE, aliases=("-tp", "--parallel-size")),
-    Refused("--pipeline-parallel-size", ("1",), hint=_ONE_DEVICE, aliases=("-pp",)),
-    Refused("--data-parallel-size", ("1",), hint=_ONE_DEVICE, aliases=("-dp",)),
-    Refused("--enable-expert-parallel", switch=True),
-    Refused("--distributed-executor-backend"),
+    *_of_the_engine(),
     Refused("--api-server-count", ("1",)),
-    Refused("--quantization", hint=_QUANTIZATION, aliases=("-q", "--quant")),
-    Refused("--load-format", ("auto",), hint="the format is read from the checkpoint itself"),
     Refused("--tokenizer", hint="the tokenizer is the checkpoint's own"),
-    Refused("--tokenizer-mode", ("auto",)),
-    Refused("--hf-overrides"),
-    Refused("--override-generation-config"),
-    Refused("--logprobs-mode", ("raw_logprobs",)),
-    Refused("--prefix-caching-hash-algo"),
-    Refused("--cpu-offload-gb", ("0",)),
-    Refused("--long-prefill-token-threshold", ("0",)),
-    Refused("--async-scheduling", switch=True),
-    Refused("--stream-interval", ("1",)),
-    Refused("--enable-lora", switch=True),
-    *_values("--lora-modules", "--max-loras", "--max-lora-rank", "--max-cpu-loras"),
-    *_values("--speculative-config", "--spec-method", "--spec-model", "--structured-outputs-config"),
-    *_values("--compilation-config", "--attention-backend", "--max-seq-len-to-capture"),
-    *_switches("--calculate-kv-scales", "--use-v2-block-manager"),
-    Refused("--num-scheduler-steps", ("1",)),
+    Refused("--lora-modules", hint=REASONS["enable_lora"]),
     *_values("--chat-template-content-format", "--default-chat-template-kwargs"),
     *_switches("--enable-force-include-usage"),
     *_values("--ssl-keyfile", "--ssl-certfile", "--uds", "--middleware", "--otlp-traces-endpoint"),
-    *_values("--allowed-local-media-path", "--allowed-media-domains", "--limit-mm-per-prompt"),
-    *_switches("--headless", "--enable-request-id-headers", "--enable-log-requests", "--disable-log-stats", "--kv-cache-metrics"),
+    *_switches("--headless", "--enable-request-id-headers"),
     *_switches("--enable-server-load-tracking", "--enable-per-request-metrics", "--disable-fastapi-docs"),
     Refused("--disable-uvicorn-access-log", switch=True, hint="use --no-access-log"),
     Refused("--max-log-len"),
     Refused("--config", hint="write the flags on the command line"),
 )
-
-# Switches for what Octavo always does, so that asking for it is no news and only the opposite is refused.
-ALWAYS_ON = ("--enable-chunked-prefill", "--enforce-eager", "--enable-prompt-tokens-details", "--disable-log-requests")
-# A permission that Octavo needs for no model: it never runs code that a checkpoint brings.
-PERMISSIONS = ("--trust-remote-code", "--no-trust-remote-code", "--trust-remote")
 
 _SHORT = {alias: refused.flag for refused in REFUSED for alias in refused.aliases}
 _BY_FLAG = {refused.flag: refused for refused in REFUSED}
