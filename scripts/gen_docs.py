@@ -84,7 +84,8 @@ def refused_section() -> str:
         "## Flags of `vllm serve` that are refused\n\n"
         "`octavo serve` refuses these by name, with exit code 2, unless the value asks for what Octavo does anyway. "
         f"{always} change nothing here and are let through, and so is `{PERMISSIONS[0]}`, a permission that no model here needs: code that "
-        "a checkpoint brings is never run; `--disable-custom-all-reduce` is, for there is none. `--flag_name` and `--flag-name` are the same.\n\n" + table(["flag", "let through", "why"], rows)
+        "a checkpoint brings is never run; `--disable-custom-all-reduce` is, for there is none. "
+        "`--flag_name` and `--flag-name` are the same.\n\n" + table(["flag", "let through", "why"], rows)
     )
 
 
