@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from octavo.api.arguments import FIELDS, WITHOUT_EFFECT, unknown_argument
+from octavo.api.arguments import FIELDS, unknown_argument
 from octavo.api.llm import LLM
 from octavo.api.prompts import Prompt
+from octavo.config.without_effect import WITHOUT_EFFECT
 from octavo.protocol.errors import ConfigError, InvalidRequestError
 from octavo.protocol.outputs import CompletionOutput, RequestOutput
 from octavo.protocol.sampling import SamplingParams
