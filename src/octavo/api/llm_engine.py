@@ -12,6 +12,7 @@ from octavo.api.engine_args import EngineArgs
 from octavo.api.generation import Generation
 from octavo.api.interrupt import HeldInterrupt
 from octavo.api.llm import LLM
+from octavo.api.missing_names import MissingFromLLMEngine
 from octavo.api.prompts import Prompt
 from octavo.api.recorder import record_push
 from octavo.api.request_ids import check_request_id, ids_to_abort
@@ -23,7 +24,7 @@ from octavo.protocol.sampling import RequestOutputKind, SamplingParams
 from octavo.text.tokenizer import Tokenizer
 
 
-class LLMEngine:
+class LLMEngine(MissingFromLLMEngine):
     """Requests come and go between the steps, which the caller makes, in this process and one thread.
 
     Made by `LLMEngine.from_engine_args(EngineArgs(...))`, ended by `shutdown()`, which may be called twice, or `with`. Raises what `LLM`

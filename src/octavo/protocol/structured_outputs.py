@@ -17,7 +17,17 @@ _FLAGS = ("disable_any_whitespace", "disable_additional_properties")
 _JSON_OPTIONS = (*_FLAGS, "whitespace_pattern")
 
 
-class StructuredOutputsParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class _RefusesTags(msgspec.StructMeta):
+    """The class of a struct that knows vLLM's `structural_tag` as a keyword, in order to refuse it."""
+
+    def __call__(self, *values: Any, **fields: Any) -> Any:
+        """Makes one. Raises InvalidRequestError for a structural tag."""
+        if fields.pop("structural_tag", None) is not None:
+            raise _fault("structural_tag", "is not supported by this version; use tools with strict, or a grammar.")
+        return super().__call__(*values, **fields)
+
+
+class StructuredOutputsParams(msgspec.Struct, metaclass=_RefusesTags, omit_defaults=True, forbid_unknown_fields=True):
     """What a text must be: exactly one of `json` (a JSON schema, as an object or as text), `regex` (that the whole text matches), `choice`
     (one of these strings), `grammar` (Lark or GBNF) and `json_object` (True: any JSON object). Names are vLLM's.
 
