@@ -1,16 +1,11 @@
 // Where the time of steps goes, by operation: kept only while somebody asks for it, since reading the clock costs a step about a percent.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace octavo {
-
-inline std::int64_t nanoseconds_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // What one thread spent in one operation: at work, and waiting for the others at its barriers.
 struct Spent {

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "team/clock.hpp"
+
 namespace octavo {
 
 namespace {

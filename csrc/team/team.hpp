@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "team/clock.hpp"
 #include "team/gate.hpp"
 
 namespace octavo {
@@ -146,10 +146,10 @@ void Member::barrier(Meanwhile&& meanwhile) {
     leave(phase);
     return;
   }
-  const auto start = std::chrono::steady_clock::now();
+  const std::int64_t start = nanoseconds_now();
   meanwhile();
   leave(phase);
-  waited_ += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  waited_ += nanoseconds_now() - start;
 }
 
 inline std::atomic<std::size_t>& Member::counter() {

@@ -42,9 +42,7 @@ class Machine:
         """Bytes a second that the threads read at this moment: neighbours on the same memory leave now more and now less."""
         if not has_native():
             return _numpy_copy_rate(READ_NOW_BYTES, 1)
-        from octavo import _native
-
-        return float(_native.read_rate(self.threads, "", READ_NOW_BYTES, READ_NOW_PASSES))
+        return float(load_native().read_rate(self.threads, "", READ_NOW_BYTES, READ_NOW_PASSES))
 
     def describe(self) -> dict[str, Any]:
         """For the record."""

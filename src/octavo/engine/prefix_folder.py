@@ -50,6 +50,10 @@ class CacheIdentity(msgspec.Struct, frozen=True):
     model: str
     bytes_per_window_block: int = 0
 
+    def bytes_of(self, kind: int) -> int:
+        """Bytes of a block of the layers that see everything, kind 0, or of those that see a window, kind 1."""
+        return self.bytes_per_window_block if kind else self.bytes_per_block
+
 
 # What to say of each field that differs: of the saved blocks, and of this engine.
 _DIFFERENCES = {
@@ -285,7 +289,7 @@ class PrefixFolder:
 
     def _read_file(self, named: DataFile, index: Index, first: int, write: Callable[[int, bytes], None]) -> Iterator[SavedBlock]:
         """The blocks of one file, the first of which has the number `first`."""
-        size, width, count = index.identity.block_size, _width(index.identity, named.kind), named.blocks + named.gone
+        size, width, count = index.identity.block_size, index.identity.bytes_of(named.kind), named.blocks + named.gone
         header = make_header(count, named.blocks, size, width)
         try:
             descriptor = self._open_file(named.name, os.O_RDONLY)
@@ -321,7 +325,7 @@ class PrefixFolder:
         files: list[DataFile] = []
         for kind, (saved, read) in enumerate(kinds):
             numbers = [scopes.setdefault(Scope(each.adapter, each.salt), len(scopes)) for each in saved]
-            width = _width(identity, kind)
+            width = identity.bytes_of(kind)
             most = max(1, FILE_BYTES // width)
             for first in range(0, len(saved), most):
                 part = range(first, min(first + most, len(saved)))
@@ -353,11 +357,6 @@ class PrefixFolder:
             os.fsync(file.fileno())
         os.replace(temporary, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         os.fsync(self._descriptor)
-
-
-def _width(identity: CacheIdentity, kind: int) -> int:
-    """Bytes of a block of a kind."""
-    return identity.bytes_per_window_block if kind else identity.bytes_per_block
 
 
 def _reason(error: OSError | ConfigError) -> str:

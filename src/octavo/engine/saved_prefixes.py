@@ -45,7 +45,7 @@ class SavedPrefixes:
         started = time.monotonic()
         count = total = size = 0
         for kind, store in enumerate(self._cache.store.parts):
-            width = self._identity.bytes_per_window_block if kind else self._identity.bytes_per_block
+            width = self._identity.bytes_of(kind)
             places: dict[int, int] = {}
             saved, there = self._folder.read(self._identity, store.num_free, self._writer(store, places), kind=kind)
             restored = self._cache.restore([places.get(number, NULL_BLOCK) for number in range(len(saved))], saved, kind)
