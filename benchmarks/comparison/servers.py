@@ -40,7 +40,13 @@ class LoadSpec:
         arguments = ["--clients", str(self.clients), "--rate", f"{self.rate:g}"]
         if self.random is not None:
             names = ("--num-prompts", "--input-len", "--output-len")
-            arguments += ["--workload", "random", *(word for pair in zip(names, map(str, self.random), strict=True) for word in pair)]
+            arguments += [
+                "--workload",
+                "random",
+                "--vocab-size",
+                "40000",
+                *(word for pair in zip(names, map(str, self.random), strict=True) for word in pair),
+            ]
         return arguments
 
 
@@ -80,7 +86,7 @@ def running(server: Server, python: Path, model: Path, variables: dict[str, str]
 
 def put_under_load(url: str, spec: LoadSpec) -> dict[str, Any]:
     """The results of `octavo bench serve` against the server at `url`. Raises RunError, also if a request failed."""
-    command = [sys.executable, "-m", "octavo", "bench", "serve", "--url", url, "--vocab-size", "40000", *spec.arguments(), "--json", "-"]
+    command = [sys.executable, "-m", "octavo", "bench", "serve", "--url", url, *spec.arguments(), "--json", "-"]
     report = json.loads(run(command, {}, LOAD_SECONDS + FIRST_SECONDS))
     results: dict[str, Any] = report["results"]
     if results["failed"]:

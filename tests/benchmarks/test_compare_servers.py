@@ -1,6 +1,7 @@
 """Servers under load, with small servers in the place of real ones."""
 
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fake_contenders import setting
 from comparison import servers
 from comparison.contenders import SERVERS, Server
 from comparison.measuring import measure_server
+from comparison.processes import RunError
 from comparison.servers import LoadSpec, serve_command
 
 SERVER = Server("peer", "peer", "", ("peer", "serve"), (), start_seconds=20.0)
@@ -66,9 +68,17 @@ def test_a_server_that_does_not_serve_says_why(serve, tmp_path, mode, error):
 def test_loads_are_told_to_octavo_bench_serve():
     assert LoadSpec(clients=4).arguments() == ["--clients", "4", "--rate", "inf"]
     assert LoadSpec(rate=2.0, random=(8, 64, 16)).arguments() == [
-        *["--clients", "0", "--rate", "2", "--workload", "random"],
+        *["--clients", "0", "--rate", "2", "--workload", "random", "--vocab-size", "40000"],
         *["--num-prompts", "8", "--input-len", "64", "--output-len", "16"],
     ]
+
+
+@pytest.mark.parametrize("spec", [LoadSpec(clients=64), LoadSpec(rate=2.0), servers.WARMUP], ids=["clients", "rate", "warmup"])
+def test_octavo_bench_serve_takes_every_kind_of_load(spec):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(RunError, match=r"exit status 1: .*can't be reached"):
+        servers.put_under_load(url, spec)
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.key)
