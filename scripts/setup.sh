@@ -102,7 +102,7 @@ find_compiler
 say "installing Octavo into $venv (the first time takes a minute or two)"
 rm -f "$venv/.octavo-serve" "$venv/.octavo-dev"
 if [ "$kind" = dev ]; then
-    "$venv/bin/python" -m pip install -q -C cmake.define.OCTAVO_NATIVE=OFF -e "$target"
+    "$venv/bin/python" -m pip install -q --config-settings=cmake.define.OCTAVO_NATIVE=OFF -e "$target"
     build_native
 else
     "$venv/bin/python" -m pip install -q -e "$target"

@@ -156,6 +156,18 @@ def test_the_wheel_s_command_runs(wheel: Path, tmp_path: Path):
     assert re.fullmatch(r"octavo \d+\.\d+\.\d+\S*", done.stdout.splitlines()[1])
 
 
+# From the manual of pip 22.3, which Python 3.11.0 brings; Debian 12 has 23.0.1. Both lack -C, which came with 23.1.
+OPTIONS_OF_PIP = {"-q", "-e", "-w", "--no-deps", "--config-settings", "--disable-pip-version-check", "--python"}
+
+
+def test_pip_is_called_with_options_that_the_oldest_python_s_own_has():
+    files = [*(ROOT / "scripts").glob("*.sh"), ROOT / ".ci/run", ROOT / "Makefile"]
+    calls = [call for file in files for call in re.findall(r"-m pip ((?:--python|install|wheel) .*)", file.read_text())]
+    options = {option for call in calls for option in re.findall(r"(?<!\S)--?[a-zA-Z][a-z-]*", call)}
+    assert options <= OPTIONS_OF_PIP
+    assert {"-e", "--config-settings", "--disable-pip-version-check"} <= options
+
+
 def test_the_development_tools_are_no_run_time_dependency():
     project = metadata_of_the_project()
     run_time = {Requirement(text).name for text in project["dependencies"]}
