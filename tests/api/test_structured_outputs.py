@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams, StructuredOutputsParams
-from octavo.protocol.errors import InvalidRequestError, OctavoError
+from octavo.protocol.errors import InvalidRequestError
 
 
 def generate(llm: LLM, structured: dict[str, Any] | None, **params: Any) -> Any:
@@ -99,7 +99,7 @@ def test_refused_before_anything_runs(llm: LLM, structured: dict[str, Any], para
 
 def test_a_grammar_that_becomes_too_much_work_ends_its_request_only(llm: LLM) -> None:
     asked = StructuredOutputsParams(regex="((((a{0,20}){0,20}){0,20}){0,20}){0,20}")
-    with pytest.raises(OctavoError, match="structured_outputs: the text can't go on: lexer error"):
+    with pytest.raises(InvalidRequestError, match="structured_outputs: the text can't go on: lexer error"):
         llm.generate("x", SamplingParams(temperature=0, min_tokens=500, max_tokens=500, structured_outputs=asked), use_tqdm=False)
     assert generate(llm, {"choice": ["ab"]}).text == "ab"
 

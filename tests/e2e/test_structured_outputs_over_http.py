@@ -110,3 +110,17 @@ async def test_a_grammar_that_can_not_be_compiled_is_a_400(
     assert error["message"].startswith(f"{param} can't be used: ")
     assert reason in error["message"]
     assert server.llm.stats.running == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_grammar_that_becomes_too_much_work_is_its_client_s_fault(server: httpx.AsyncClient, stream: bool) -> None:
+    """Where an unstreamed reply is a 400, a stream that began ends with the same error."""
+    grammar = "start: " + "(A|B)? " * 520 + "\nA: /a+/\nB: /b+/"
+    reply = await server.post(
+        "/v1/completions", json={"prompt": "A", "stream": stream, "min_tokens": 9, "structured_outputs": {"grammar": grammar}}
+    )
+    assert reply.status_code == (200 if stream else 400)
+    error = json.loads(reply.text.split("data: ")[-2])["error"] if stream else reply.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert "structured_outputs: the text can't go on: Parser Error: Current row has" in error["message"]
+    assert server.llm.stats.running == 0  # type: ignore[attr-defined]

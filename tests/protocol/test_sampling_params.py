@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import math
 import re
+import sys
+from collections import Counter
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -222,6 +225,27 @@ def test_decoding_checks_too() -> None:
 def test_replace_checks_too() -> None:
     with pytest.raises(InvalidRequestError, match="min_tokens"):
         msgspec.structs.replace(SamplingParams(min_tokens=5), max_tokens=4)
+
+
+def test_a_whole_vocabulary_is_checked_at_once() -> None:
+    """A request's lists of token ids are checked several times on its way, while others wait: without a call for each id."""
+    listed = list(range(20_000))
+    calls = Counter[str]()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        calls[event] += 1
+
+    sys.setprofile(count)
+    try:
+        params = SamplingParams(allowed_token_ids=listed, stop_token_ids=listed)
+        params.verify(len(listed))
+    finally:
+        sys.setprofile(None)
+    assert calls.total() < 1000
+    assert params.allowed_token_ids == params.stop_token_ids == listed
+    for wrong in (-1, True, 2**63, 1.0):
+        with pytest.raises(InvalidRequestError, match="every id of allowed_token_ids must be an integer"):
+            SamplingParams(allowed_token_ids=[*listed, wrong])  # type: ignore[list-item]
 
 
 class TestVerify:

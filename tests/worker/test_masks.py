@@ -14,7 +14,7 @@ from octavo.protocol.sampling import SamplingParams
 from octavo.structured_output.compiler import GrammarCompiler
 from octavo.structured_output.matcher import mask_of
 from octavo.worker.masks import TokenMasks
-from octavo.worker.sampler import Sampled, SamplingRow
+from octavo.worker.sampler import Sampled, SampleFailed, SamplingRow
 from octavo.worker.stepping import InNumpy
 
 
@@ -83,8 +83,11 @@ def test_what_fails_fails_alone(masks: TokenMasks) -> None:
     pending = masks.begin([broken, wrong, fine])
     assert pending is not None
     pending.finish()
-    assert broken.failure == "structured_outputs: PanicException: index out of bounds"
-    assert (wrong.failure or "").startswith("structured_outputs: the text can't go on: ")
+    assert broken.failure == SampleFailed("structured_outputs: PanicException: index out of bounds")
+    assert wrong.failure is not None
+    assert wrong.failure.invalid
+    assert wrong.failure.reason.startswith("structured_outputs: the text can't go on: ")
+    assert not wrong.failure.reason.endswith(">")
     assert fine.failure is None
     assert tokens_of(fine) == {ord("a")}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from octavo.protocol.checks import flag, integer, number, show
+from octavo.protocol.checks import MAX_INT, flag, integer, number, show
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.sampling_names import NamesItsFields
 from octavo.protocol.structured_outputs import StructuredOutputsParams
@@ -110,11 +110,11 @@ class SamplingParams(msgspec.Struct, metaclass=NamesItsFields, omit_defaults=Tru
         """
         self.__post_init__()
         for name in ("stop_token_ids", "logit_bias", "allowed_token_ids"):
-            for token_id in getattr(self, name) or ():
-                if token_id >= vocab_size:
-                    raise InvalidRequestError(
-                        f"{name} holds {token_id}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).", param=name
-                    )
+            token_id = max(getattr(self, name) or (), default=0)
+            if token_id >= vocab_size:
+                raise InvalidRequestError(
+                    f"{name} holds {token_id}, but the vocabulary has {vocab_size} tokens (0 to {vocab_size - 1}).", param=name
+                )
         if max_logprobs == -1:
             return
         for name, asked in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
@@ -184,10 +184,9 @@ class SamplingParams(msgspec.Struct, metaclass=NamesItsFields, omit_defaults=Tru
                 integer("logit_bias", token, 0, what="every id of logit_bias"): _bias(value) for token, value in self.logit_bias.items()
             }
         if self.allowed_token_ids is not None:
-            ids = _items("allowed_token_ids", self.allowed_token_ids, "a list of token ids")
-            if not ids:
+            self.allowed_token_ids = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            if not self.allowed_token_ids:
                 raise InvalidRequestError("allowed_token_ids must not be empty: no token could be chosen.", param="allowed_token_ids")
-            self.allowed_token_ids = [integer("allowed_token_ids", item, 0, what="every id of allowed_token_ids") for item in ids]
         if self.bad_words is not None:
             self.bad_words = [_string("bad_words", item) for item in _items("bad_words", self.bad_words, "a list of strings")]
             _check_bad_words(self.bad_words)
@@ -202,8 +201,7 @@ class SamplingParams(msgspec.Struct, metaclass=NamesItsFields, omit_defaults=Tru
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop needs detokenize to be true, got false.", param="stop")
         if self.stop_token_ids is not None:
-            ids = _items("stop_token_ids", self.stop_token_ids, "a list of token ids")
-            self.stop_token_ids = [integer("stop_token_ids", item, 0, what="every id of stop_token_ids") for item in ids]
+            self.stop_token_ids = _token_ids("stop_token_ids", self.stop_token_ids)
 
 
 def _check_bad_words(words: list[str]) -> None:
@@ -227,6 +225,14 @@ def _items(name: str, value: object, what: str) -> list[object]:
     if not isinstance(value, list | tuple):
         raise InvalidRequestError(f"{name} must be {what}, got {show(value)}.", param=name)
     return list(value)
+
+
+def _token_ids(name: str, value: object) -> list[int]:
+    """A list that may name a whole vocabulary, and is checked several times on a request's way: by two passes in C where it is sound."""
+    ids = _items(name, value, "a list of token ids")
+    if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) <= MAX_INT:  # type: ignore[type-var]
+        return ids  # type: ignore[return-value]
+    return [integer(name, item, 0, what=f"every id of {name}") for item in ids]
 
 
 def _bias(value: Any) -> float:

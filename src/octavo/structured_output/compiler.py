@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.vocabulary import Vocabulary
 from octavo.structured_output.deep_stack import call_deep
-from octavo.structured_output.matcher import GrammarMatcher
+from octavo.structured_output.matcher import NO_DETAILS, GrammarMatcher
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -129,6 +129,6 @@ def _reason(error: str) -> str:
     """What llguidance says, without what was added to the grammar, and cut where it quotes too much of it."""
     if "NoExtension" in error:
         return "no text matches it"
-    lines = [line for line in error.splitlines() if _NO_FORCING.strip() not in line and "<non-verbose/>" not in line]
+    lines = [line for line in error.splitlines() if _NO_FORCING.strip() not in line and NO_DETAILS not in line]
     text = "\n".join(lines).strip()
     return text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + " …"

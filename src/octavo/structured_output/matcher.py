@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from octavo.protocol.errors import OctavoError
+from octavo.protocol.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 Words = npt.NDArray[np.int32]
+# What llguidance ends an error with that it was asked to say no more of.
+NO_DETAILS = "<non-verbose/>"
 
 
 def mask_words(vocab_size: int) -> int:
@@ -48,7 +50,7 @@ class GrammarMatcher:
         """Writes to `mask` [words], which lies at `address`, which tokens may follow `output_ids`, the text so far, which goes on from what
         the last call had.
 
-        Raises OctavoError with the reason if the grammar takes too much work from here on.
+        Raises InvalidRequestError with the reason if the grammar takes too much work from here on.
         """
         place = mask.ctypes.data if address is None else address
         self._take(output_ids)
@@ -61,7 +63,8 @@ class GrammarMatcher:
             if not self._ended:
                 self._matcher.unsafe_compute_mask_ptr(place, mask.nbytes)
         if self._matcher.is_error():
-            raise OctavoError(f"structured_outputs: the text can't go on: {self._matcher.get_error().strip()}")
+            reason = self._matcher.get_error().removesuffix(NO_DETAILS).strip()
+            raise InvalidRequestError(f"structured_outputs: the text can't go on: {reason}", param="structured_outputs")
         if self._ended:
             mask[:] = self._ends
 

@@ -7,11 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from octavo.protocol.errors import OctavoError
+from octavo.protocol.errors import InvalidRequestError
 from octavo.protocol.vocabulary import Vocabulary
 from octavo.structured_output.compiler import GrammarCompiler
 from octavo.structured_output.matcher import Words, mask_of, mask_words
-from octavo.worker.sampler import SamplingRow
+from octavo.worker.sampler import SampleFailed, SamplingRow
 
 
 class TokenMasks:
@@ -56,10 +56,10 @@ class TokenMasks:
             try:
                 self._fill(row, mask, start + index * step)
                 row.mask = mask
-            except OctavoError as error:
-                row.failure = error.message
+            except InvalidRequestError as error:
+                row.failure = SampleFailed(error.message, invalid=True)
             except BaseException as error:  # a panic of the library is no Exception; other rows must not die of it
-                row.failure = f"structured_outputs: {type(error).__name__}: {error}"
+                row.failure = SampleFailed(f"structured_outputs: {type(error).__name__}: {error}")
 
     def _fill(self, row: SamplingRow, mask: Words, address: int) -> None:
         if row.matcher is None:

@@ -53,7 +53,7 @@ class SamplingRow:
     grammar: str | None = field(default=None, repr=False)
     matcher: GrammarMatcher | None = field(default=None, repr=False, compare=False)
     mask: Words | None = field(default=None, repr=False, compare=False)
-    failure: str | None = None
+    failure: SampleFailed | None = None
     bad_words: Sequence[Sequence[int]] = field(default=(), repr=False)
     fixed_mask: Words | None = field(default=None, repr=False, compare=False)
 
@@ -169,7 +169,7 @@ class Sampler:
         if row.given >= 0:
             return Sampled(row.given, self._logprobs(raw, raw_top, row.given, row.sampling.logprobs or 0))
         if row.failure is not None:
-            return SampleFailed(row.failure)
+            return row.failure
         values, top = raw, raw_top
         if row.changes_logits:
             values = self._changed(raw, row)

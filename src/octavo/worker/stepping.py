@@ -125,7 +125,7 @@ def unpack(outputs: SamplingOutputs, rows: Sequence[SamplingRow], vocab_size: in
         if token_id < 0:
             yield failed(NoToken(token_id), row)
         else:
-            yield Sampled(token_id, logprobs) if row.failure is None else SampleFailed(row.failure)
+            yield row.failure or Sampled(token_id, logprobs)
 
 
 def _tops(count: int, vocab_size: int) -> int:
