@@ -10,6 +10,7 @@ import httpx
 import pytest
 from fake_llm import FakeLLM
 from live_server import LiveServer
+from patience import patient
 
 from octavo.api.metrics import Metrics
 from octavo.config.server import ServerOptions
@@ -64,6 +65,36 @@ async def test_a_client_that_reads_nothing_holds_no_blocks_beyond_its_time(llm: 
         await reader.read(1)
         await until(lambda: llm.calls[0].closed, 10)
         writer.transport.abort()
+
+
+HEAD = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/v1/messages"])
+async def test_a_body_that_does_not_come_costs_its_sender_the_request(llm: FakeLLM, path: str) -> None:
+    async with LiveServer(llm, ServerOptions(request_timeout=0.2)) as live:
+        reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
+        writer.write(HEAD.format(path).encode() + b'{"prompt": "a"')
+        reply = await asyncio.wait_for(reader.read(), patient(10))
+        assert reply.startswith(b"HTTP/1.1 408 ")
+        assert b"connection: close" in reply.lower()
+        assert b"The time of this request was over before its body had come." in reply
+        writer.close()
+
+
+async def test_a_server_that_stops_waits_for_no_body(llm: FakeLLM, until: Any) -> None:
+    async with LiveServer(llm, ServerOptions()) as live:
+        reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
+        writer.write(HEAD.format("/v1/completions").encode() + b'{"prompt": "a"')
+        admission = live.app.state.context.admission
+        await until(lambda: admission.busy)
+        admission.close()
+        reply = await asyncio.wait_for(reader.read(), patient(10))
+        assert reply.startswith(b"HTTP/1.1 503 ")
+        assert b"connection: close" in reply.lower()
+        assert b'"code":"shutting_down"' in reply
+        await asyncio.wait_for(admission.wait_empty(), patient(10))
+        writer.close()
 
 
 @pytest.mark.parametrize("value", [0, -1, 8 * 24 * 3600, "soon", True])

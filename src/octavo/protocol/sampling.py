@@ -229,9 +229,9 @@ def _items(name: str, value: object, what: str) -> list[object]:
 
 def _token_ids(name: str, value: object) -> list[int]:
     """A list that may name a whole vocabulary, and is checked several times on a request's way: by two passes in C where it is sound."""
-    ids = _items(name, value, "a list of token ids")
-    if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) <= MAX_INT:  # type: ignore[type-var]
-        return ids  # type: ignore[return-value]
+    ids: list[Any] = _items(name, value, "a list of token ids")
+    if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) <= MAX_INT:
+        return ids
     return [integer(name, item, 0, what=f"every id of {name}") for item in ids]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from octavo.api.metrics import QUEUE_FULL, SHUTTING_DOWN
 from octavo.protocol.errors import OverloadedError
@@ -25,6 +25,7 @@ class Admission:
         self._requests = 0
         self._sequences = 0
         self._closed = False
+        self._arriving: set[asyncio.Timeout] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -39,8 +40,11 @@ class Admission:
         return self._requests > 0
 
     def close(self) -> None:
-        """From now on nobody is let in."""
+        """From now on nobody is let in, nor waited for."""
         self._closed = True
+        for limit in self._arriving:
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
 
     async def wait_empty(self) -> None:
         """Returns when no request is under way."""
@@ -50,7 +54,7 @@ class Admission:
     def request(self, path: str) -> Iterator[None]:
         """The time of one HTTP request. Raises OverloadedError once the server stops."""
         if self._closed and path not in WATCHED:
-            raise self._refusal(SHUTTING_DOWN, "The server is shutting down and takes no more requests.")
+            raise self._closing()
         self._requests += 1
         self._empty.clear()
         try:
@@ -59,6 +63,22 @@ class Admission:
             self._requests -= 1
             if not self._requests:
                 self._empty.set()
+
+    @asynccontextmanager
+    async def arrival(self, seconds: float | None) -> AsyncIterator[None]:
+        """The time in which the rest of an HTTP request comes, which is none that runs. Raises TimeoutError after `seconds`, and
+        OverloadedError once the server stops."""
+        try:
+            async with asyncio.timeout(0 if self._closed else seconds) as limit:
+                self._arriving.add(limit)
+                try:
+                    yield
+                finally:
+                    self._arriving.discard(limit)
+        except TimeoutError:
+            if self._closed:
+                raise self._closing() from None
+            raise
 
     @contextmanager
     def sequences(self, count: int) -> Iterator[None]:
@@ -71,6 +91,9 @@ class Admission:
             yield
         finally:
             self._sequences -= count
+
+    def _closing(self) -> OverloadedError:
+        return self._refusal(SHUTTING_DOWN, "The server is shutting down and takes no more requests.")
 
     def _refusal(self, reason: str, message: str) -> OverloadedError:
         self._on_refused(reason)

@@ -77,7 +77,7 @@ async def count_tokens(ctx: ServerContext, request: Request) -> Response:
 
 
 async def _body(ctx: ServerContext, request: Request, kind: type[T]) -> T:
-    raw = await read_json_object(request, ctx.options.max_body_bytes)
+    raw = await read_json_object(request, ctx)
     thinking = raw.get("thinking")
     if isinstance(thinking, dict) and thinking.get("type") in ("enabled", "adaptive"):
         raise InvalidRequestError(

@@ -16,9 +16,12 @@ from starlette.requests import ClientDisconnect, Request
 
 from octavo.protocol.errors import InvalidRequestError, PayloadTooLargeError
 from octavo.protocol.sampling_names import UNSUPPORTED_FIELDS
+from octavo.server.context import ServerContext
+from octavo.server.errors import HALF_READ
 from octavo.server.field_names import names_at, without_unknown_nulls
 from octavo.server.fields import is_off
 from octavo.server.requests import Body
+from octavo.server.streaming import overdue_error, seconds_left
 from octavo.utils.nearest import did_you_mean
 
 T = TypeVar("T", bound=Body)
@@ -43,13 +46,14 @@ _WORDS = {
 }
 
 
-async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
-    """The JSON object in the body of `request`, of at most `limit` bytes.
+async def read_json_object(request: Request, ctx: ServerContext) -> dict[str, Any]:
+    """The JSON object in the body of `request`.
 
-    Raises InvalidRequestError for a wrong content type or anything that is no JSON object, PayloadTooLargeError beyond the limit.
+    Raises InvalidRequestError for a wrong content type or anything that is no JSON object, PayloadTooLargeError beyond the server's limit,
+    RequestTimeoutError when the request's time is over, and OverloadedError when the server stops, before all of it has come.
     """
     _check_content_type(request)
-    body = await _read(request, limit)
+    body = await _arrived(request, ctx)
     if not body.strip():
         raise InvalidRequestError("The body is empty; send a JSON object.")
     value = _decode(body)
@@ -71,6 +75,18 @@ def _check_content_type(request: Request) -> None:
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
         raise InvalidRequestError(f"The Content-Encoding {encoding!r} is not supported; send the body as it is.", param="content-encoding")
+
+
+async def _arrived(request: Request, ctx: ServerContext) -> bytes:
+    state = request.scope["state"]
+    state[HALF_READ] = True
+    try:
+        async with ctx.admission.arrival(seconds_left(request.scope, ctx)):
+            body = await _read(request, ctx.options.max_body_bytes)
+    except TimeoutError:
+        raise overdue_error(ctx, "its body had come") from None
+    state[HALF_READ] = False
+    return body
 
 
 async def _read(request: Request, limit: int) -> bytes:

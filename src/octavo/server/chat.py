@@ -60,7 +60,7 @@ class ChatJob:
 
 async def create_chat_completion(ctx: ServerContext, request: Request) -> Response:
     """Answers with the assistant's next message, whole or streamed."""
-    raw = await read_json_object(request, ctx.options.max_body_bytes)
+    raw = await read_json_object(request, ctx)
     if "prompt" in raw:
         raise InvalidRequestError("prompt: /v1/chat/completions takes messages; send a prompt to /v1/completions.", param="prompt")
     body = parse(raw, ChatRequest)

@@ -32,7 +32,7 @@ MAX_CHOICES = 4096
 
 async def create_completion(ctx: ServerContext, request: Request) -> Response:
     """Answers with a completion of each prompt, whole or streamed."""
-    raw = await read_json_object(request, ctx.options.max_body_bytes)
+    raw = await read_json_object(request, ctx)
     body = parse(raw, CompletionRequest)
     stream = streams(body)
     check_beam_fields(body)

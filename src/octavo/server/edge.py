@@ -77,7 +77,7 @@ class Edge:
             if started:
                 logger.error("unexpected error after a reply had begun", exc_info=error)
                 raise
-            await error_response(error, scope["path"])(scope, receive, send_with_id)
+            await error_response(error, scope)(scope, receive, send_with_id)
 
     def _path(self, scope: Scope) -> str:
         path = str(scope["path"])

@@ -27,7 +27,7 @@ from octavo.server.streaming import while_connected
 
 async def create_embeddings(ctx: ServerContext, request: Request) -> Response:
     """Answers with a vector for each input."""
-    body = parse(await read_json_object(request, ctx.options.max_body_bytes), EmbeddingRequest)
+    body = parse(await read_json_object(request, ctx), EmbeddingRequest)
     model = ctx.model_name(body.model)
     if not ctx.llm.is_alive:
         raise EngineDeadError("The engine has stopped; this server can't answer any more.")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from octavo.protocol.errors import OctavoError, OverloadedError
 from octavo.server.anthropic_objects import MESSAGES_PATH, anthropic_error
@@ -18,6 +19,8 @@ INTERNAL_MESSAGE = "The server failed to handle this request; its log says why."
 # Characters. Messages quote what was sent, which may be megabytes.
 MAX_MESSAGE, MAX_PARAM = 2000, 200
 RETRY_SECONDS = 1
+# In a request's state: whether a part of its body may still come, so that its connection is of no more use.
+HALF_READ = "half_read"
 
 
 class ErrorDetail(msgspec.Struct):
@@ -55,19 +58,21 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
     return Response(msgspec.json.encode(value), status, headers, media_type="application/json")
 
 
-def error_response(error: BaseException, path: str = "") -> Response:
-    """The reply of the route at `path` for `error`. A 401 says how to authenticate; a 413 closes the connection, whose body may be half
-    read; who comes at a bad time is told when to come again."""
+def error_response(error: BaseException, scope: Scope) -> Response:
+    """The reply to the request of `scope` for `error`. A 401 says how to authenticate; where the body is half read the connection closes;
+    who comes at a bad time is told when to come again."""
     status, body = describe(error)
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 413: {"Connection": "close"}}.get(status)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if isinstance(error, OverloadedError):
-        headers = {"Retry-After": str(RETRY_SECONDS)}
-    return _reply(path, status, body, headers)
+        headers["Retry-After"] = str(RETRY_SECONDS)
+    if scope["state"].get(HALF_READ):
+        headers["Connection"] = "close"
+    return _reply(scope["path"], status, body, headers)
 
 
 async def on_octavo_error(request: Request, error: Exception) -> Response:
     """Exception handler for OctavoError."""
-    return error_response(error, request.url.path)
+    return error_response(error, request.scope)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

@@ -25,7 +25,7 @@ from octavo.server.streaming import EventStream, chain, while_connected
 
 async def generate(ctx: ServerContext, request: Request) -> Response:
     """Answers with the prompt and what follows it, `n` times; streamed, each line is a JSON object with all the text so far."""
-    body = parse(await read_json_object(request, ctx.options.max_body_bytes), GenerateRequest)
+    body = parse(await read_json_object(request, ctx), GenerateRequest)
     if body.stream_options is not None:
         raise InvalidRequestError("stream_options: has no meaning for /generate.", param="stream_options")
     check_beam_fields(body)

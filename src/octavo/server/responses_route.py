@@ -64,7 +64,7 @@ _PATHS = {
 
 async def create_response(ctx: ServerContext, request: Request) -> Response:
     """Answers an input, whole or as events."""
-    raw = await read_json_object(request, ctx.options.max_body_bytes)
+    raw = await read_json_object(request, ctx)
     for name, ours in _CALLED.items():
         if name in raw:
             raise InvalidRequestError(f"{name}: unknown field; /v1/responses calls it {ours}.", param=name)

@@ -41,10 +41,10 @@ def closing_error() -> OverloadedError:
     return OverloadedError("The server is shutting down; the request was ended before it finished.")
 
 
-def overdue_error(ctx: ServerContext) -> RequestTimeoutError:
-    """What a request gets whose time is over, which is counted."""
+def overdue_error(ctx: ServerContext, missing: str = "its answer was complete") -> RequestTimeoutError:
+    """What a request gets whose time is over before what is `missing`, which is counted."""
     ctx.metrics.on_timeout()
-    return RequestTimeoutError("The time of this request was over before its answer was complete.", code="timeout")
+    return RequestTimeoutError(f"The time of this request was over before {missing}.", code="timeout")
 
 
 def seconds_left(scope: Scope, ctx: ServerContext) -> float | None:

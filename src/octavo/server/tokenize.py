@@ -26,7 +26,7 @@ _OF_MESSAGES = (
 
 async def tokenize(ctx: ServerContext, request: Request) -> Response:
     """Answers with the token ids of a prompt, or of messages through the chat template. Text may be longer than the context."""
-    body = parse(await read_json_object(request, ctx.options.max_body_bytes), TokenizeRequest)
+    body = parse(await read_json_object(request, ctx), TokenizeRequest)
     ctx.model_name(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("prompt: give either prompt or messages.", param="prompt")
@@ -53,7 +53,7 @@ async def _texts(ctx: ServerContext, token_ids: list[int]) -> list[str]:
 
 async def detokenize(ctx: ServerContext, request: Request) -> Response:
     """Answers with the text of token ids, special tokens included."""
-    body = parse(await read_json_object(request, ctx.options.max_body_bytes), DetokenizeRequest)
+    body = parse(await read_json_object(request, ctx), DetokenizeRequest)
     ctx.model_name(body.model)
     check_token_ids(body.tokens, ctx.llm.info.vocab_size, "tokens")
     text = await in_background(ctx.llm.tokenizer.decode, body.tokens, False)
