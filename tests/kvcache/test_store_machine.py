@@ -58,11 +58,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.sequences: list[Sequence] = []
         self.memory: dict[tuple[int, int], int] = {}
         self.use_store()
+        self.begin()
 
     def use_store(self):
         self.store = self.manager.store
         self.left: dict[int, float] = {}
         self.store.release, self.give_back = self.release_and_note, self.store.release
+
+    def begin(self):
+        """From here on time is known; nobody has held what was restored."""
+        self.left.clear()
+        self.store.now = 0.0
 
     def release_and_note(self, block, owner=""):
         self.give_back(block, owner)
@@ -233,6 +239,7 @@ class StoreMachine(RuleBasedStateMachine):
         }
         assert self.manager.restore(taken, saved) == self.store.num_cached == len(saved)
         assert self.manager.saved() == (taken, saved)
+        self.begin()
         StoreMachine.restored += len(saved)
 
     @rule()

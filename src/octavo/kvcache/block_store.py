@@ -30,6 +30,7 @@ class BlockStore:
     the order in which they were given back.
 
     Who holds a block is known by name, `owner`. `now` is the time, in seconds, of whatever happens next; its owner sets it each step.
+    Until then it is NEVER: who puts saved blocks in place has not held them for a request.
     """
 
     def __init__(self, num_blocks: int, num_swap_slots: int = 0, *, sliding: bool = False, first: int = 0, first_slot: int = 0) -> None:
@@ -39,7 +40,7 @@ class BlockStore:
         self.swap = SwapSpace(num_swap_slots, first_slot)
         self.num_evicted = 0
         self.num_cached_free = 0
-        self.now = 0.0
+        self.now = NEVER
         self._owners: list[tuple[str, ...]] = [()] * self._pool.end
         self._left = array("d", (NEVER,)) * self._pool.end
 

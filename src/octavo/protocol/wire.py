@@ -115,7 +115,7 @@ class EngineStats(msgspec.Struct, omit_defaults=True, array_like=True):
 
 class BlockState(msgspec.Struct, array_like=True):
     """One block of the KV cache: who holds it, by request id or, for samples to come, group id; how many references that are; the digest,
-    in hexadecimal, by which it can be found; and for how many seconds nobody has held it, None if nobody ever did."""
+    in hexadecimal, by which it can be found; and for how many seconds nobody has held it, None if nobody has since the start."""
 
     block_id: int
     owners: list[str]

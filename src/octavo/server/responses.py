@@ -260,9 +260,9 @@ class PrefixCacheSaved(Struct):
 class KVBlock(Struct, kw_only=True):
     """One block of the KV cache. `state` is "used" while requests hold it, "cached" if nobody does and it can still be found by what it
     holds, else "free". `owners` are the requests that hold it, as ID:INDEX for sample INDEX, or ID for samples that have not begun.
-    `hash` is the beginning of the digest that it is found by. `idle_seconds` is the time since somebody last held it, null if nobody ever
-    has. `layers` are those whose keys and values it holds: "all", or, where some layers of the model see a window and others everything,
-    "window" or "full"."""
+    `hash` is the beginning of the digest that it is found by. `idle_seconds` is the time since somebody last held it, null if nobody has
+    since the start. `layers` are those whose keys and values it holds: "all", or, where some layers of the model see a window and others
+    everything, "window" or "full"."""
 
     block_id: int
     layers: Literal["all", "full", "window"]
