@@ -56,6 +56,7 @@ def test_kinds(fields: dict[str, Any], kind: str) -> None:
         ({"json_object": 1}, "json_object", "must be true or false"),
         ({"regex": "a", "disable_any_whitespace": True}, "disable_any_whitespace", "can't be given with regex"),
         ({"choice": ["a"], "whitespace_pattern": " "}, "whitespace_pattern", "can't be given with choice"),
+        ({"json_object": True, "disable_additional_properties": True}, "disable_additional_properties", "can't be given with json_object"),
         ({"json_object": True, "disable_any_whitespace": 1}, None, "disable_any_whitespace must be true or false"),
         ({"json_object": True, "disable_any_whitespace": True, "whitespace_pattern": " "}, "whitespace_pattern", "disable_any_whitespace"),
     ],

@@ -32,7 +32,7 @@ class StructuredOutputsParams(msgspec.Struct, metaclass=_RefusesTags, omit_defau
     (one of these strings), `grammar` (Lark or GBNF) and `json_object` (True: any JSON object). Names are vLLM's.
 
     Of a JSON text `disable_any_whitespace` allows no whitespace outside of strings, `whitespace_pattern` is the regular expression that it
-    has to match, and `disable_additional_properties` forbids properties that a schema doesn't name wherever the
+    has to match. `disable_additional_properties`, for `json` alone, forbids properties that a schema doesn't name wherever the
     schema doesn't say otherwise.
 
     Values are checked when the object is made, copied or decoded. Raises InvalidRequestError that names the field. What a schema, an
@@ -63,6 +63,8 @@ class StructuredOutputsParams(msgspec.Struct, metaclass=_RefusesTags, omit_defau
         options = [name for name in _JSON_OPTIONS if getattr(self, name)]
         if options and self.kind not in ("json", "json_object"):
             raise _fault(options[0], f"says something of a JSON text and can't be given with {self.kind}.")
+        if self.disable_additional_properties and self.kind == "json_object":
+            raise _fault("disable_additional_properties", "says something of a schema and can't be given with json_object.")
         if self.whitespace_pattern and self.disable_any_whitespace:
             raise _fault("whitespace_pattern", "can't be given with disable_any_whitespace.")
 
