@@ -340,6 +340,7 @@ NB_MODULE(_native, module) {
       .def("read_block", &BoundProgram::read_block)
       .def("write_block", &BoundProgram::write_block)
       .def("share_prefixes", [](BoundProgram& p, bool share) { p->share_prefixes(share); })
+      .def("shared_reads", [](BoundProgram& p) { return p->shared_reads(); })
       .def("expect_step", [](BoundProgram& p) { p->team().expect_run(); })
       .def("profile", [](BoundProgram& p, bool on) { p->profile(on); })
       .def("profiled",

@@ -122,6 +122,7 @@ void Program::attend_group(const AttendOp& op, const AttentionPlan& plan, const 
     while (tile < count && own[tile].first == own[tile].last) ++tile;
     return tile < count ? Place{tiles + tile, kv_head, own[tile].first} : after;
   };
+  scratch.shared_reads += shared * (count - 1);
   for (std::size_t partition = 0; partition < shared; ++partition) {
     const Place following = partition + 1 < shared ? Place{tiles, kv_head, partition + 1} : from(0);
     for (std::size_t i = 0; i < count; ++i) {

@@ -296,7 +296,16 @@ void Program::prepare(const StepInputs& step) {
   }
   queries_.reserve(query_bytes);
   partials_.reserve(partial_floats * sizeof(float));
-  for (Scratch& scratch : scratch_) scratch.softmax.reserve(scratch_floats * sizeof(float));
+  for (Scratch& scratch : scratch_) {
+    scratch.softmax.reserve(scratch_floats * sizeof(float));
+    scratch.shared_reads = 0;
+  }
+}
+
+std::size_t Program::shared_reads() const {
+  std::size_t reads = 0;
+  for (const Scratch& scratch : scratch_) reads += scratch.shared_reads;
+  return reads;
 }
 
 const AttentionPlan& Program::plan_of(const AttendOp& op) const {

@@ -157,6 +157,9 @@ class Program {
   // Whether keys and values that sequences of a step share are read once for several of them, which is so at first. The bits are the same.
   void share_prefixes(bool share) { share_prefixes_ = share; }
 
+  // Partitions of keys and values that the last step took for another sequence while they were in the cache, over all layers and KV heads.
+  std::size_t shared_reads() const;
+
   // Counts from now on, and from zero, what steps spend where; or no longer. Not while a step runs.
   void profile(bool on);
   std::vector<ProfileLine> profiled() const;
@@ -171,6 +174,7 @@ class Program {
     std::vector<ActivationBuffer> activations;  // for steps of one row, which every thread converts for itself
     AlignedBytes floats, softmax;
     std::size_t upcoming = 0;  // the operation that follows the one that runs
+    std::size_t shared_reads = 0;
   };
 
   Linear& make_linear(Layout layout, std::size_t outputs, std::size_t inner, std::vector<float> bias);
