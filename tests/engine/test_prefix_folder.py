@@ -285,17 +285,17 @@ def test_what_is_no_folder_or_can_not_be_written(tmp_path: Path) -> None:
     refused(Path("/proc/self/net"), "can't be used: ")
 
 
-@pytest.mark.parametrize("blocks", [0, 3])
-def test_a_full_disk(path: Path, blocks: int) -> None:
-    """A save that breaks off leaves what was there, and nothing of its own."""
+@pytest.mark.parametrize(("room", "digest"), [(0, "m"), (600, "m"), (20_000, "m" * 30_000)], ids=["first", "data", "index"])
+def test_a_full_disk(path: Path, room: int, digest: str) -> None:
+    """A save that breaks off, even within its index, leaves what was there, and nothing of its own."""
     before = {each.name: each.read_bytes() for each in path.iterdir()}
     folder = PrefixFolder(str(path))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200 * blocks, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
         with pytest.raises(PrefixCacheError, match=f"could not be saved to {path}: File too large; what was saved before is still there"):
-            folder.write(IDENTITY, (SAVED * 20, lambda number: content(number % 5, 1)))
+            folder.write(msgspec.structs.replace(IDENTITY, model=digest), (SAVED * 20, lambda number: content(number % 5, 1)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, former)

@@ -157,3 +157,25 @@ def test_what_is_free_and_unknown_can_t_be_adopted():
     table, _ = plain_table(2, 4)
     with pytest.raises(BlockPoolError, match="block 1 is free"):
         table.adopt(Prefix([1], 4, 0))
+
+
+@pytest.mark.parametrize("collides", [False, True])
+def test_a_block_that_is_written_to_is_no_longer_what_lies_in_swap_space(collides):
+    """A sequence goes to swap space; one forked off it within a block, now that block's only holder, goes on there. The first brings its
+    own tokens back all the same."""
+    # Where every digest is the same, no block but the first can be found; those after it are written to where they are.
+    manager = KVCacheManager(8, 4, num_swap_blocks=4, prefix_caching=collides, hash_block=lambda parent, contents: b"same")
+    first, other = list(range(8)), [0, 1, 2, 3, 4, 5, 9, 9]
+    table = manager.new_table(first)
+    table.prepare(0, 8)
+    table.commit(8)
+    fork = table.fork(6, other)
+    swapped, moved = table.swap_out(8)
+    assert [slot for _, slot in moved] == swapped.slots
+    table.release()
+    assert fork.prepare(6, 8) == Grant()
+    own = fork.block_ids[1]
+    copies = table.swap_in(table.find(8), swapped)
+    assert [(slot, table.block_ids[1]) for slot in swapped.slots[1:]] == copies
+    assert table.block_ids[0] == fork.block_ids[0]
+    assert table.block_ids[1] != own

@@ -38,6 +38,16 @@ def test_what_is_found(prefix_caching, width, early_stopping, length_penalty):
     checked(engine, requests)
 
 
+def test_what_grows_worth_less_with_its_length_ends_a_search_by_its_length_so_far():
+    """With "never" too: what the best beam could come to at full length would end this one before its last hypothesis."""
+    engine = Engine(num_blocks=128)
+    request = make_search("a", 27, 4, 12, early_stopping="never", length_penalty=-1)
+    request = msgspec.structs.replace(request, eos_token_ids=[EOS, 1, 2])
+    engine.add(request)
+    engine.drain()
+    checked(engine, [request])
+
+
 def test_both_kinds_of_end_are_seen():
     """Or the test before would prove little."""
     reasons = []

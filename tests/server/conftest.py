@@ -23,6 +23,14 @@ async def llm() -> FakeLLM:
 ClientFactory = Callable[..., httpx.AsyncClient]
 
 
+class BoundedTransport(httpx.ASGITransport):
+    """Fails a request that is never answered, such as one whose time should have been over, instead of waiting for ever."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        async with asyncio.timeout(patient(30)):
+            return await super().handle_async_request(request)
+
+
 @pytest.fixture
 async def connect(llm: FakeLLM) -> AsyncIterator[ClientFactory]:
     """Makes a client of an application over the fake; keywords are ServerOptions."""
@@ -31,7 +39,7 @@ async def connect(llm: FakeLLM) -> AsyncIterator[ClientFactory]:
 
         def make(metrics: Metrics | None = None, headers: dict[str, str] | None = None, **options: object) -> httpx.AsyncClient:
             app = build_app(llm, ServerOptions(**options), metrics)
-            transport = httpx.ASGITransport(app)
+            transport = BoundedTransport(app)
             client = httpx.AsyncClient(transport=transport, base_url="http://octavo", headers=headers, timeout=10)
             client.context = app.state.context
             clients.append(client)

@@ -97,14 +97,15 @@ async def test_blocks_of_two_kinds_say_whose_they_are(client: httpx.AsyncClient,
     assert [each["layers"] for each in body["blocks"]] == ["full"] * 4 + ["window"] * 2
 
 
-async def test_pages_of_blocks(client: httpx.AsyncClient, llm: FakeLLM) -> None:
+@pytest.mark.parametrize("limit", [1, 3, 4, 5, 6, 7])
+async def test_pages_of_blocks(client: httpx.AsyncClient, llm: FakeLLM, limit: int) -> None:
     seen, offset = [], 0
     while offset is not None:
-        body = (await client.get(f"/kv/blocks?offset={offset}&limit=4")).json()
+        body = (await client.get(f"/kv/blocks?offset={offset}&limit={limit}")).json()
         seen += [each["block_id"] for each in body["blocks"]]
         offset = body["next_offset"]
     assert seen == [0, 1, 2, 3, 4, 5]
-    assert llm.pages == [(0, 4), (4, 4)]
+    assert llm.pages == [(first, limit) for first in range(0, 6, limit)]
     # Beyond the end there are none.
     body = (await client.get("/kv/blocks?offset=2147483647")).json()
     assert (body["blocks"], body["next_offset"], body["summary"]["used"]) == ([], None, 3)

@@ -139,8 +139,8 @@ def families(block_size: int, vocabulary: int) -> list[Sequence]:
     ("name", "block_size", "dtype"), [("Q4_1", 16, "auto"), ("BF16", 64, "int8"), ("F16", 32, "fp8"), ("Q8_0", 16, "float32")]
 )
 def test_blocks_that_sequences_share_are_read_together(name: str, block_size: int, dtype: str, isa: str) -> None:
-    """By itself, but for a window, which Q8_0 sees, and more heads to a KV head than a tile has rows, as F16 has: the same bits as when each
-    reads them for itself, on any number of threads."""
+    """By itself, but for a window, which Q8_0 sees, and more heads to a KV head than a tile has rows, as F16 has: the same bits as when
+    each reads them for itself, on any number of threads."""
     given = []
     for threads, share in ((1, False), (1, True), (2, True)):
         program = model_of(name).compile(isa, threads=threads, blocks=700, block_size=block_size, kv_cache_dtype=dtype)
