@@ -188,6 +188,9 @@ def test_a_pipe_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.gguf")
     with pytest.raises(ModelLoadError, match=r"pipe\.gguf can't be read: Is a pipe"):
         open_checkpoint(tmp_path / "pipe.gguf")
+    (tmp_path / "endless.gguf").symlink_to("/dev/zero")
+    with pytest.raises(ModelLoadError, match=r"endless\.gguf can't be read: Is a device"):
+        open_checkpoint(tmp_path / "endless.gguf")
 
 
 def open_and_decode(path):

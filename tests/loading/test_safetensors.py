@@ -1,5 +1,7 @@
 import json
+import os
 import random
+import re
 import struct
 
 import numpy as np
@@ -134,6 +136,14 @@ def test_a_file_that_is_missing_or_malformed_is_named(folder, name, text, proble
 def test_a_quantized_checkpoint_is_refused_by_its_method(folder, method):
     (folder / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": {"quant_method": method}}))
     with pytest.raises(UnsupportedModelError, match=rf"config\.json: the quantization method {method} is not supported"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_is_not_waited_for(folder, name):
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(ModelLoadError, match=rf"{re.escape(name)} can't be read: Is a pipe"):
         open_checkpoint(folder)
 
 

@@ -18,12 +18,18 @@ def map_file(path: Path) -> npt.NDArray[np.uint8]:
     Raises ModelLoadError that names the file if it can't be read, or is empty.
     """
     try:
-        if stat.S_ISFIFO(path.stat().st_mode):
-            # Opening it would wait for a writer, maybe for ever.
-            raise ModelLoadError(f"{path} can't be read: Is a pipe")
+        refuse_pipe(path)
         with path.open("rb") as file:
             if not file.seek(0, 2):
                 raise ModelLoadError(f"{path} is empty")
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except OSError as error:
         raise ModelLoadError(f"{path} can't be read: {error.strerror or error}") from error
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raises ModelLoadError for a pipe, whose opening would wait for a writer, maybe for ever, and a device, which may have no end; OSError
+    where nothing is."""
+    mode = path.stat().st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        raise ModelLoadError(f"{path} can't be read: Is a {'pipe' if stat.S_ISFIFO(mode) else 'device'}")

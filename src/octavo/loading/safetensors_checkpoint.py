@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from octavo.loading.checkpoint import Checkpoint
+from octavo.loading.mapping import refuse_pipe
 from octavo.loading.safetensors_file import SafetensorsFile
 from octavo.loading.wording import one_line
 from octavo.protocol.errors import ModelLoadError, UnsupportedModelError
@@ -133,6 +134,7 @@ class SafetensorsCheckpoint(Checkpoint):
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises ModelLoadError that names the file if it is missing, malformed or not an object."""
     try:
+        refuse_pipe(path)
         value = json.loads(path.read_bytes().decode("utf-8"))
     except FileNotFoundError:
         raise ModelLoadError(f"{path} is missing") from None

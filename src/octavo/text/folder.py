@@ -115,7 +115,7 @@ def _chat_templates(folder: Path, config: Mapping[str, Any], config_file: Path) 
     default = named.pop("default", None) or default
     if (folder / "chat_template.jinja").is_file():
         default = _read_text(folder / "chat_template.jinja")
-    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+    for path in sorted(filter(Path.is_file, (folder / "additional_chat_templates").glob("*.jinja"))):
         named[path.stem] = _read_text(path)
     return default or None, named
 
