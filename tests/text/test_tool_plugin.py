@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from octavo.config.server import ServerOptions
-from octavo.protocol.errors import ConfigError
+from octavo.protocol.errors import ConfigError, OctavoError
 from octavo.server.context import check_parsers
 from octavo.text.answer import CallArguments, CallStart, Content, merged
+from octavo.text.tools.parser import ToolParser
 from octavo.text.tools.plugin import load_tool_parsers
 from octavo.text.tools.registry import TOOL_PARSERS
 
@@ -90,3 +93,92 @@ def test_a_file_that_fails_halfway_registers_nothing(arrow: Path) -> None:
 def test_a_name_that_no_file_registers(arrow: Path) -> None:
     with pytest.raises(ConfigError, match=r"tool_call_parser: must be one of hermes, .*, arrow, not 'other'"):
         check_parsers(ServerOptions(tool_parser_plugin=str(arrow), tool_call_parser="other"))
+
+
+BROKEN = """
+@register_tool_parser("broken")
+class Broken(ToolParser):
+    what = None
+
+    def __init__(self, tool_names):
+        super().__init__(tool_names)
+        Broken.do("init")
+
+    def feed(self, text):
+        return Broken.do("feed") or []
+
+    def finish(self):
+        return Broken.do("finish") or []
+
+    @staticmethod
+    def form(template):
+        return Broken.do("form")
+
+    @staticmethod
+    def new_call_id():
+        return Broken.do("new_call_id")
+
+    @staticmethod
+    def do(where):
+        return Broken.what(where)
+"""
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> type[ToolParser]:
+    path = tmp_path / "broken.py"
+    path.write_text(IMPORTS + BROKEN)
+    load_tool_parsers(str(path))
+    return TOOL_PARSERS["broken"]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), StopIteration(), asyncio.CancelledError()])
+@pytest.mark.parametrize("where", ["init", "feed", "finish", "form", "new_call_id"])
+def test_what_a_parser_raises_names_it(broken: Any, where: str, error: BaseException) -> None:
+    def fail(place: str) -> None:
+        if place == where:
+            raise error
+
+    broken.__mro__[1].what = staticmethod(fail)
+    with pytest.raises(OctavoError, match=r"^The tool call parser 'broken' fails in line 28 of its file with ") as refused:
+        use(broken, where)
+    assert type(error).__name__ in refused.value.message
+    assert refused.value.status == 500
+
+
+@pytest.mark.parametrize(
+    ("where", "given", "words"),
+    [
+        ("feed", 5, "feed gives int instead of a list of pieces"),
+        ("finish", ["x"], "finish gives str instead of a piece"),
+        ("feed", [Content(5)], "feed gives int where a text belongs"),  # type: ignore[arg-type]
+        ("feed", [CallStart(None)], "feed gives NoneType where a text belongs"),  # type: ignore[arg-type]
+        ("finish", [CallArguments("{}")], "finish gives arguments before any call has begun"),
+        ("form", None, "form gives NoneType instead of a CallForm"),
+        ("new_call_id", 7, "new_call_id gives int where a text belongs"),
+    ],
+)
+def test_what_a_parser_gives_is_looked_at(broken: Any, where: str, given: object, words: str) -> None:
+    broken.__mro__[1].what = staticmethod(lambda place: given if place == where else None)
+    with pytest.raises(OctavoError, match=words):
+        use(broken, where)
+
+
+def use(parser: type[ToolParser], method: str) -> None:
+    """Comes to the method, and no further."""
+    if method == "form":
+        parser.form("")
+    elif method == "new_call_id":
+        parser.new_call_id()
+    else:
+        reader = parser({"f"})
+        reader.feed("x")
+        reader.finish()
+
+
+def test_markers_are_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(IMPORTS + BROKEN.replace("what = None", "markers = '-> '"))
+    with pytest.raises(ConfigError, match="gives 'broken' markers that are no tuple of strings"):
+        load_tool_parsers(str(path))
+    assert "broken" not in TOOL_PARSERS

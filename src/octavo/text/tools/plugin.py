@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import traceback
 from functools import lru_cache
 from pathlib import Path
 
 from octavo.protocol.errors import ConfigError
+from octavo.text.tools.guard import described, guarded, line_in
 from octavo.text.tools.registry import TOOL_PARSERS
 
 _MODULE = "octavo_tool_parser_plugin"
@@ -27,6 +27,9 @@ def load_tool_parsers(path: str) -> tuple[str, ...]:
         names = tuple(name for name in TOOL_PARSERS if name not in before)
         if not names:
             raise ConfigError(f"{_PARAM}: {path} registers no tool parser (see register_tool_parser in docs/tools.md)", param=_PARAM)
+        for name in names:
+            _check_markers(path, name)
+            TOOL_PARSERS[name] = guarded(name, TOOL_PARSERS[name], path)
     except BaseException:
         for name in TOOL_PARSERS.keys() - before.keys():
             del TOOL_PARSERS[name]
@@ -52,16 +55,12 @@ def _run(path: Path) -> None:
         raise
     except BaseException as error:
         # Not Exception alone: sys.exit() would end the process without a word.
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = lines[-1] if lines else getattr(error, "lineno", None)
+        line = line_in(str(path), error) or getattr(error, "lineno", None)
         place = f"{path}, line {line}," if line else f"{path}"
-        raise ConfigError(f"{_PARAM}: {place} fails with {_described(error)}", param=_PARAM) from error
+        raise ConfigError(f"{_PARAM}: {place} fails with {described(error)}", param=_PARAM) from error
 
 
-def _described(error: BaseException) -> str:
-    """The error's kind and words; those of a plugin's own error may fail, too."""
-    try:
-        words = str(error)
-    except (Exception, SystemExit):
-        words = ""
-    return type(error).__name__ + (f": {words}" if words else "")
+def _check_markers(path: str, name: str) -> None:
+    markers = TOOL_PARSERS[name].markers
+    if not isinstance(markers, tuple) or not all(isinstance(marker, str) and marker for marker in markers):
+        raise ConfigError(f"{_PARAM}: {path} gives {name!r} markers that are no tuple of strings", param=_PARAM)
