@@ -293,6 +293,30 @@ async def test_a_start_that_is_cancelled_leaves_no_process(tiny_llama: Path) -> 
         assert children() == before
 
 
+async def test_another_event_loop_is_refused(allm: AsyncLLM, recorder: SpyRecorder) -> None:
+    calls = [lambda: gather(start(allm, SHORT, "r")), allm.kv_blocks, allm.reset_prefix_cache, allm.close]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="started in another event loop, and can be used and closed only there"):
+            await asyncio.to_thread(asyncio.run, asyncio.wait_for(call(), patient(5)))
+    assert not recorder.finished
+    assert (await gather(start(allm, SHORT, "r"))).output().finished
+
+
+async def test_the_engine_ends_with_the_event_loop(tiny_llama: Path) -> None:
+    before = children()
+
+    async def begin() -> tuple[AsyncLLM, asyncio.Task[Any]]:
+        llm = await launch(tiny_llama)
+        return llm, asyncio.create_task(gather(start(llm, LONG, "r")))
+
+    llm, task = await asyncio.to_thread(asyncio.run, begin())
+    assert task.cancelled()
+    assert children() == before
+    with pytest.raises(EngineDeadError, match="the event loop that the engine was started in has ended"):
+        await gather(start(llm, SHORT, "s"))
+    await llm.close()
+
+
 async def test_more_requests_than_seats_and_blocks(tiny_llama: Path) -> None:
     recorder = SpyRecorder()
     llm = await launch(tiny_llama, recorder, cache=CacheConfig(num_blocks_override=20), scheduler=SchedulerConfig(max_num_seqs=8), seed=1)

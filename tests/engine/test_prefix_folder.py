@@ -281,6 +281,7 @@ def test_what_is_no_folder_or_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused(tmp_path / "file", "is not a folder")
     refused(tmp_path / "file" / "below", "can't be used: Not a directory")
+    refused(tmp_path / ("x" * 300), "can't be used: File name too long")
     # Not even root may write here.
     refused(Path("/proc/self/net"), "can't be used: ")
 

@@ -38,8 +38,8 @@ class _Waiting:
 
 
 class AsyncLLM:
-    """A model that many coroutines may ask at once. Made by `await AsyncLLM.start(...)`, ended by `await close()`, which may be called
-    twice, or `async with`."""
+    """A model that many coroutines of one event loop may ask at once. Made by `await AsyncLLM.start(...)`, ended by `await close()`, which
+    may be called twice, or `async with`, or else with the event loop. In another one its calls raise RuntimeError."""
 
     def __init__(self, front: FrontEnd, recorder: Recorder | None) -> None:
         self._front = front
@@ -201,8 +201,7 @@ class AsyncLLM:
             await in_background(self._front.grammars.grammar, structured_outputs)
         if request_id in self._keys:
             raise InvalidRequestError(f"request id {request_id!r} is already in use", param="request_id")
-        if not self.is_alive:
-            raise self._engine.dead_error()
+        self._engine.check()
         generation = prepare()
         news = asyncio.Event()
         self._waiting[generation.key], self._keys[request_id] = _Waiting(generation, news), generation.key

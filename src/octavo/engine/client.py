@@ -59,6 +59,7 @@ class EngineClient:
             self._socket.setsockopt(option, 0)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(FromEngine)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._dead = asyncio.Event()
@@ -74,6 +75,7 @@ class EngineClient:
         Raises ModelLoadError or ConfigError as the engine met them, EngineDeadError if it died on the way.
         """
         client = cls(on_batch)
+        client._loop = asyncio.get_running_loop()
         temporary = tempfile.gettempdir()
         folder = Path(tempfile.mkdtemp(prefix="octavo-", dir=temporary if len(os.fsencode(temporary)) <= LONGEST_FOLDER else "/tmp"))
         try:
@@ -108,16 +110,20 @@ class EngineClient:
         """The error to give to whoever still waits."""
         return EngineDeadError(self._reason)
 
-    async def add(self, *requests: EngineRequest) -> None:
-        """Sends requests, which the engine gets to know at once. Raises EngineDeadError."""
+    def check(self) -> None:
+        """Raises EngineDeadError if the engine can't answer, RuntimeError in another event loop than the one of `start`."""
         if not self.is_alive:
             raise self.dead_error()
+        self._check_loop()
+
+    async def add(self, *requests: EngineRequest) -> None:
+        """Sends requests, which the engine gets to know at once. Raises EngineDeadError."""
+        self.check()
         await self._send(Add(list(requests)))
 
     async def use_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Tells the engine the tokens as bytes, before requests with a grammar. Raises EngineDeadError."""
-        if not self.is_alive:
-            raise self.dead_error()
+        self.check()
         await self._send(UseVocabulary(vocabulary))
 
     async def abort(self, request_ids: list[str]) -> None:
@@ -140,8 +146,7 @@ class EngineClient:
 
     async def _call(self, message: Callable[[int], ToEngine]) -> Any:
         """Sends the message made for a new number and waits for its Answer. Raises EngineDeadError if that can't come any more."""
-        if not self.is_alive:
-            raise self.dead_error()
+        self.check()
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
@@ -151,7 +156,9 @@ class EngineClient:
             del self._answers[number]
 
     async def close(self) -> None:
-        """Stops the engine, by force after some seconds; whoever still waits gets EngineDeadError. May be called twice."""
+        """Stops the engine, by force after some seconds; whoever still waits gets EngineDeadError. May be called twice. Raises RuntimeError
+        in another event loop than the one of `start`, while that runs."""
+        self._check_loop()
         process = self._process
         if process is not None and process.returncode is None:
             if self._tasks and self.is_alive:
@@ -168,7 +175,7 @@ class EngineClient:
             process.stdin.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(task for task in self._tasks if not task.done()), return_exceptions=True)
         if self._tasks:
             self._die(self._reason)
         self._dead.set()
@@ -256,8 +263,15 @@ class EngineClient:
             raise
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Notices that the process has ended, however it did."""
-        await process.wait()
+        """Notices that the process has ended, however it did, and ends it with the event loop, in which alone it could be heard."""
+        try:
+            await process.wait()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            self._die("the event loop that the engine was started in has ended")
+            raise
         await asyncio.sleep(LAST_WORDS_SECONDS)
         self._die(f"the engine died ({self._exit_text()})")
 
@@ -270,5 +284,10 @@ class EngineClient:
                     answer.set_exception(self.dead_error())
             self._on_batch([], EngineStats())
 
+    def _check_loop(self) -> None:
+        if self.is_alive and self._loop is not None and self._loop is not asyncio.get_running_loop():
+            raise RuntimeError("the engine was started in another event loop, and can be used and closed only there")
+
     async def _send(self, message: ToEngine) -> None:
+        self._check_loop()
         await self._socket.send(self._encoder.encode(message))

@@ -194,9 +194,9 @@ class PrefixFolder:
 
     def _open(self) -> None:
         path = self.path
-        if path.is_symlink():
-            raise self._refusal("is a symbolic link; give the folder itself")
         try:
+            if path.is_symlink():
+                raise self._refusal("is a symbolic link; give the folder itself")
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             self._lock = self._open_file(LOCK, os.O_RDWR | os.O_CREAT)
