@@ -37,6 +37,15 @@ def test_help_lists_the_commands():
         assert command in done.stdout
 
 
+def test_help_describes_each_command_with_a_whole_sentence():
+    said = " ".join(run("--help").stdout.partition("Commands:")[2].split())
+    assert "bench Measure this machine and a model on it, or any OpenAI-compatible server. chat Talk with" in said
+    assert 'complete Continue a text: `octavo complete "Once upon"`, `octavo complete MODEL "Once upon"`, or the text on stdin. env' in said
+    of_bench = " ".join(run("bench", "--help").stdout.partition("Commands:")[2].split())
+    assert "throughput Time a batch of requests in this process, as a script with LLM would run it." in of_bench
+    assert "..." not in said + of_bench
+
+
 def test_help_and_version_load_nothing_heavy():
     heavy = {"numpy", "fastapi", "uvicorn", "tokenizers", "zmq", "jinja2", "huggingface_hub", "gguf"}
     code = (

@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
 
-import click
-
 from octavo.cli import flags
-from octavo.cli.declare import Option, command_of
+from octavo.cli.declare import Group, Option, command_of
 from octavo.cli.run import USAGE, command, fail
 from octavo.config.engine import CacheConfig, EngineConfig
 from octavo.config.server import API_KEY_VARIABLE
@@ -22,7 +20,7 @@ from octavo.config.server import API_KEY_VARIABLE
 _BENCH, _LOAD = "Benchmark", "Load"
 TERMINATED = 143
 
-bench = click.Group("bench", help="Measure this machine and a model on it, or any OpenAI-compatible server.", no_args_is_help=True)
+bench = Group("bench", help="Measure this machine and a model on it, or any OpenAI-compatible server.", no_args_is_help=True)
 
 Json = Annotated[
     str | None,

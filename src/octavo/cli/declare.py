@@ -63,7 +63,19 @@ class Flag(click.Option):
         self.fallback = fallback
 
 
-class Command(click.Command):
+class Described(click.Command):
+    """click's command that a list of commands describes with a whole sentence."""
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """The help's first sentence, whatever the `limit`; click would cut it to fit a line."""
+        return super().get_short_help_str(len(self.help or ""))
+
+
+class Group(Described, click.Group):
+    """click's group, described with a whole sentence."""
+
+
+class Command(Described):
     """click's command with the flags in its help under their headings. It keeps the words of the command line, for errors."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
