@@ -26,6 +26,8 @@ class Handler(BaseHTTPRequestHandler):
         words = (body["messages"][-1]["content"] if chat else body["prompt"]).split()
         if words == ["refuse"]:
             return self._json(400, {"error": {"message": "that is refused", "type": "invalid_request_error", "param": None, "code": 400}})
+        if words == ["lock"]:
+            return self._json(401, {"error": {"message": "a key is missing.", "type": "authentication_error", "param": None, "code": 401}})
         if words == ["odd"]:
             return self._json(502, "not an error body")
         self.send_response(200)

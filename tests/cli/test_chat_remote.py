@@ -63,6 +63,7 @@ def test_the_key_goes_along_from_flag_or_environment(server: FakeServer):
     ("text", "message"),
     [
         ("refuse", "that is refused"),
+        ("lock", "octavo: a key is missing; --api-key KEY or $OCTAVO_API_KEY gives it here\n"),
         ("odd", "answered 502 Bad Gateway"),
         ("break", "the engine died"),
         ("hang up", "ended the answer before it was complete"),

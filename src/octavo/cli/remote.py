@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from octavo.cli.talk import Message, OnText, Reply
+from octavo.config.server import API_KEY_VARIABLE
 from octavo.protocol.errors import OctavoError
 
 CONNECT_SECONDS = 10.0
@@ -92,7 +93,10 @@ class RemoteTalker:
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise RemoteError(f"{self._url} closed the connection: {error}") from None
-        raise RemoteError(_message(_json(answer)) or f"{self._url} answered {response.status} {response.reason}")
+        said = _message(_json(answer)) or f"{self._url} answered {response.status} {response.reason}"
+        if response.status == http.HTTPStatus.UNAUTHORIZED:
+            said = f"{said.removesuffix('.')}; --api-key KEY or ${API_KEY_VARIABLE} gives it here"
+        raise RemoteError(said)
 
     def _events(self, response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         """The JSON objects of a text/event-stream, up to its [DONE]."""
