@@ -34,6 +34,14 @@ def test_the_answer_is_that_of_the_rendered_prompt(llm: LLM, fixtures_dir: Path)
     assert output.outputs[0].token_ids == expected["output_ids"]
 
 
+def test_the_template_alone_writes_special_tokens(fixtures_dir: Path) -> None:
+    with LLM(str(fixtures_dir / "tiny-mistral"), quiet=True) as llm:
+        (output,) = llm.chat(HELLO, GREEDY, use_tqdm=False)
+        encode, bos = llm.get_tokenizer().encode, llm.get_tokenizer().bos_token_id
+    assert output.prompt_token_ids == encode(output.prompt, add_special_tokens=False) != encode(output.prompt)
+    assert output.prompt_token_ids.count(bos) == 1
+
+
 def test_several_conversations(llm: LLM) -> None:
     params = [SamplingParams(temperature=0, max_tokens=count) for count in (2, 5)]
     outputs = llm.chat([HELLO, LONGER], params, use_tqdm=False)
