@@ -136,6 +136,7 @@ def test_shared_blocks_that_are_rewritten_whole_are_replaced_without_a_copy():
     fork = table.fork(6)
     assert fork.prepare(1, 6) == Grant([], [(0, 3), (1, 4), (2, 5)], [(0, 3, 1)])
     assert (fork.block_ids, table.block_ids) == ([3, 4, 5], [0, 1, 2])
+    assert table.fork(6).prepare(4, 6) == Grant([], [(2, 6)], [])
 
 
 def test_nothing_changes_where_a_copy_finds_no_block():

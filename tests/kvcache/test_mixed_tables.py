@@ -162,7 +162,8 @@ def test_swapping_copies_blocks_of_both_kinds_for_the_tokens_that_either_would_c
     # Nine blocks of the one kind are held by others too, but the window's begin too late for what follows them.
     assert other.to_swap(40) == (12, 40)
     # What is in swap space needn't be copied.
-    assert other.swap_out(40) is not None
+    _, copies = other.swap_out(40)
+    assert [block for block, _ in copies] == [*other.block_ids, *other.window_block_ids[-2:]]
     assert other.to_swap(40) == (0, 40)
 
 

@@ -32,7 +32,7 @@ VOCAB_SIZE = 257
 # Of a pool of six: block, owners, references, digest, idle seconds.
 BLOCKS = [
     (0, ["a:0", "a:1"], 2, "00112233445566778899aabbccddeeff", 0.0),
-    (1, ["a:0"], 1, None, 0.0),
+    (1, ["a:0"], 1, "dd" * 16, 0.0),
     (2, ["a:1"], 1, None, 0.0),
     (3, [], 0, "ff" * 16, 2.00049),
     (4, [], 0, "ee" * 16, 1.5),
@@ -244,7 +244,7 @@ class FakeLLM:
     async def kv_blocks(self, offset: int = 0, limit: int = 100) -> BlocksPage:
         self.pages.append((offset, limit))
         blocks = [BlockState(*state) for state in BLOCKS[offset : offset + limit]]
-        return BlocksPage(EngineStats(2, 1, 6, 3, 40, blocks_cached=3), 2, blocks)
+        return BlocksPage(EngineStats(2, 1, 6, 3, 40, blocks_cached=4), 2, blocks)
 
     async def save_prefix_cache(self) -> int:
         self.saves += 1

@@ -64,7 +64,7 @@ async def test_blocks(client: httpx.AsyncClient, llm: FakeLLM) -> None:
         "used": 3,
         "cached": 2,
         "free": 1,
-        "findable": 3,
+        "findable": 4,
         "tokens": 40,
         "unused_slots": 8,
         "utilization": 0.5,

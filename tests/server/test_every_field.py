@@ -10,7 +10,7 @@ import pytest
 from fake_llm import FakeLLM
 
 from octavo.server.app import _routes
-from octavo.server.fields import REFUSED_AT, SINCE, WITHOUT_EFFECT
+from octavo.server.fields import REFUSED_AT, SINCE, WITHOUT_EFFECT, is_off
 
 BODIES = {operation.path: operation.request for operation, _, _ in _routes() if operation.request is not None}
 # A value that asks for something, of any type.
@@ -31,6 +31,15 @@ async def test_a_field_that_a_route_lacks_is_refused_by_name(client: httpx.Async
     assert error["message"].startswith(name)
     assert error.get("param", name) == name
     assert not llm.calls
+
+
+def test_what_asks_for_nothing() -> None:
+    assert is_off(None, ())
+    assert is_off(1.0, (0, 1))
+    assert is_off({}, ([], {}))
+    assert not is_off(0, (False,))
+    assert not is_off(True, (1,))
+    assert not is_off("", (False, 0, []))
 
 
 @pytest.mark.parametrize("path", BODIES)

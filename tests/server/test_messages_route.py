@@ -105,6 +105,10 @@ async def test_events_in_anthropics_order(connect, llm: FakeLLM) -> None:
     ]
     assert events[0]["message"]["content"] == []
     assert events[0]["message"]["stop_reason"] is None
+    # Of the prompt all is known by then; a token of it was found in the cache.
+    begun, ended = events[0]["message"]["usage"], events[-2]["usage"]
+    assert {**begun, "output_tokens": ended["output_tokens"]} == ended
+    assert (begun["input_tokens"], begun["cache_read_input_tokens"]) == (len(llm.calls[0].prompt) - 1, 1)
     assert [each["index"] for each in events if each["type"] == "content_block_start"] == [0, 1, 2]
     assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
     assert events[-2]["usage"]["output_tokens"] == len(THOUGHT.encode()) + 1

@@ -150,10 +150,10 @@ async def test_tokens_as_their_ids(client: httpx.AsyncClient) -> None:
         ({"truncate_prompt_tokens": -1, "max_tokens": 195}, b"56789"),
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
 async def test_truncated_prompts(client: httpx.AsyncClient, llm: FakeLLM, path: str, fields: dict[str, object], kept: bytes) -> None:
     llm.render_chat = lambda messages, **others: "0123456789"
-    body = {"prompt": "0123456789"} if path == "/v1/completions" else {"messages": [USER]}
+    body = {"messages": [USER]} if path == "/v1/chat/completions" else {"prompt": "0123456789"}
     reply = await client.post(path, json={**body, **fields})
     assert reply.status_code == 200, reply.text
     assert bytes(llm.calls[0].prompt) == kept

@@ -37,6 +37,12 @@ async def test_completions(client: httpx.AsyncClient, llm: FakeLLM, asked: dict[
     assert sorted(call.prompt for call in llm.calls) == [[EOS] * added + list(b"Hi"), [EOS] * added + list(b"Ho")]
 
 
+@pytest.mark.parametrize(("asked", "added"), [({}, True), ({"add_special_tokens": True}, True), ({"add_special_tokens": False}, False)])
+async def test_generate(client: httpx.AsyncClient, llm: FakeLLM, asked: dict[str, Any], added: bool) -> None:
+    assert (await client.post("/generate", json={"prompt": "Hi", **asked})).status_code == 200
+    assert [call.prompt for call in llm.calls] == [[EOS] * added + list(b"Hi")]
+
+
 async def test_token_ids_are_taken_as_they_are(client: httpx.AsyncClient, llm: FakeLLM) -> None:
     await client.post("/v1/completions", json={"prompt": [72, 105]})
     assert [call.prompt for call in llm.calls] == [[72, 105]]
