@@ -89,7 +89,7 @@ def apart(urgent: LLM) -> AsyncLLM:
         assert request_ids
 
     model = AsyncLLM(urgent._front, None)
-    model._client = SimpleNamespace(is_alive=True, add=add, abort=abort)
+    model._client = SimpleNamespace(is_alive=True, check=lambda: None, add=add, abort=abort)
     return model
 
 
