@@ -14,6 +14,7 @@ from live_server import LiveServer
 from test_chat_tools import CALL
 
 from octavo.config.server import ServerOptions
+from octavo.protocol.errors import InvalidRequestError
 
 USER = {"role": "user", "content": "Hi"}
 WEATHER = {"name": "get_weather", "description": "The weather.", "input_schema": {"type": "object"}}
@@ -151,6 +152,17 @@ async def test_anthropics_client_reads_and_sends_back(remote: anthropic.AsyncAnt
 async def test_a_last_message_of_the_assistant_is_continued(client: httpx.AsyncClient, llm: FakeLLM) -> None:
     await ask(client, messages=[USER, {"role": "assistant", "content": "Once"}])
     assert llm.rendered[-1]["continue_final_message"] is True
+
+
+async def test_a_last_message_that_can_not_be_continued_is_named(
+    client: httpx.AsyncClient, llm: FakeLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise InvalidRequestError("continue_final_message: there is nothing to continue", param="continue_final_message")
+
+    monkeypatch.setattr(type(llm), "render_chat", refuse)
+    reply = await client.post("/v1/messages", json=BASE | {"messages": [USER, {"role": "assistant", "content": ""}]})
+    refused(reply, 400, "invalid_request_error", "messages: there is nothing to continue")
 
 
 async def test_results_of_tools_may_be_errors(client: httpx.AsyncClient, llm: FakeLLM) -> None:

@@ -238,6 +238,9 @@ async def test_nothing_is_stored(client: httpx.AsyncClient) -> None:
     check(await client.get(f"/v1/responses/{reply['id']}"), 404, "response_id", "stores no responses")
 
 
+CALLED = {"type": "function_call", "call_id": "x", "name": "f", "arguments": "{}"}
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
@@ -247,6 +250,10 @@ async def test_nothing_is_stored(client: httpx.AsyncClient) -> None:
         ({"input": [1]}, "input.0", ["object"]),
         ({"input": [{"role": "x", "content": "a"}]}, "input.0.role", ["developer"]),
         ({"input": [{"role": "user"}]}, "input.0.content", []),
+        ({"instructions": "a", "input": [{"role": "user", "content": "a"}, {"role": "x", "content": "a"}]}, "input.1.role", ["'x'"]),
+        ({"input": [{"role": "user", "content": "a"}, {"role": "tool", "content": "a"}]}, "input.1.role", ["function_call_output"]),
+        ({"input": [{"role": "user", "content": "a"}, {**CALLED, "arguments": "{"}]}, "input.1.arguments", ["JSON object"]),
+        ({"input": [CALLED, CALLED | {"arguments": '{"a": NaN}'}]}, "input.1.arguments", ["JSON object"]),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content.0.type", ["input_image"]),
         ({"input": [{"role": "user", "content": "a", "colour": 1}]}, "input.0.colour", ["unknown"]),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type", ["stored"]),

@@ -294,6 +294,11 @@ def test_an_assistants_content_may_be_missing() -> None:
             "arguments is not JSON",
             "messages[0].tool_calls[0].function.arguments",
         ),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"arguments": '{"a": -Infinity}'}}]}],
+            "arguments is not JSON: -Infinity is no JSON",
+            "messages[0].tool_calls[0].function.arguments",
+        ),
     ],
 )
 def test_bad_messages_name_the_field(messages: Any, message: str, param: str) -> None:

@@ -42,6 +42,7 @@ T = TypeVar("T", bound=Conversation)
 # Beginnings of the paths of a chat request's fields, in the words of this one.
 _PATHS = {
     "max_completion_tokens": "max_tokens",
+    "continue_final_message": "messages",
     "stop": "stop_sequences",
     "tools.*.function.parameters": "tools.*.input_schema",
     "tools.*.function": "tools.*",

@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
 from octavo.server.items import check_keys, string_of
-from octavo.text.messages import ROLES, check_role
+from octavo.text.messages import ROLES, check_role, read_json
 from octavo.utils.nearest import did_you_mean
 
 _TEXT_FIELDS = {
@@ -132,7 +132,7 @@ def _tool_call(call: Any, path: str) -> dict[str, Any]:
         raise InvalidRequestError(f"{path}: must be an object with type function and a function.", param=path)
     check_keys(call, ("id", "type", "function", "index"), path)
     check_keys(function, ("name", "arguments", _PARSED_ARGUMENTS), f"{path}.function")
-    arguments = _arguments(function.get("arguments"), f"{path}.function.arguments")
+    arguments = arguments_of(function.get("arguments"), f"{path}.function.arguments")
     result: dict[str, Any] = {
         "type": "function",
         "function": {"name": string_of(function, "name", f"{path}.function"), "arguments": arguments},
@@ -142,12 +142,13 @@ def _tool_call(call: Any, path: str) -> dict[str, Any]:
     return result
 
 
-def _arguments(text: Any, path: str) -> dict[str, Any]:
+def arguments_of(text: Any, path: str) -> dict[str, Any]:
+    """The arguments of an earlier call, which are JSON text. Raises InvalidRequestError that names their `path`."""
     # Other servers write the arguments of a function that has none as an empty text.
     if text is None or (isinstance(text, str) and not text.strip()):
         return {}
     try:
-        parsed = json.loads(text) if isinstance(text, str) else None
+        parsed = read_json(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):

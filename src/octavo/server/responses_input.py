@@ -6,6 +6,8 @@ from typing import Any
 
 from octavo.protocol.errors import InvalidRequestError
 from octavo.server.items import check_keys, string_of
+from octavo.server.messages import arguments_of
+from octavo.text.messages import check_role
 
 # Keys of items and parts that say nothing to the model; clients send back what they got.
 _SILENT = ("id", "status", "phase")
@@ -64,9 +66,14 @@ class _Items:
     def _message(self, item: dict[str, Any], path: str) -> None:
         check_keys(item, ("type", "role", "content", *_SILENT), path)
         content = _text(item.get("content"), f"{path}.content")
-        if item.get("role") != "assistant":
+        role = check_role(item.get("role"), f"{path}.role")
+        if role == "tool":
+            raise InvalidRequestError(
+                f"{path}.role: what a tool gave is an item of type function_call_output, not a message.", param=f"{path}.role"
+            )
+        if role != "assistant":
             self._open = None
-            self.messages.append({"role": item.get("role"), "content": content})
+            self.messages.append({"role": role, "content": content})
             return
         if self._open is not None and (self._open["content"] is not None or "tool_calls" in self._open):
             self._open = None
@@ -75,6 +82,7 @@ class _Items:
     def _call(self, item: dict[str, Any], path: str) -> None:
         check_keys(item, ("type", "call_id", "name", "arguments", *_SILENT), path)
         call_id, name, arguments = (string_of(item, key, path) for key in ("call_id", "name", "arguments"))
+        arguments_of(arguments, f"{path}.arguments")
         self._calls.add(call_id)
         call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         self._assistant().setdefault("tool_calls", []).append(call)

@@ -21,6 +21,15 @@ def check_role(role: Any, where: str) -> str:
     return str(role)
 
 
+def read_json(text: str) -> Any:
+    """What JSON text says. Raises ValueError, also for NaN and Infinity, which Python's own reader takes, and RecursionError."""
+    return json.loads(text, parse_constant=_no_json)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def normalize_messages(messages: Sequence[Mapping[str, Any]], *, wants_parts: bool, wants_strings: bool) -> list[dict[str, Any]]:
     """Copies of `messages` for a template that loops over content (`wants_parts`), reads it as text (`wants_strings`), or either.
 
@@ -89,7 +98,7 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
+            arguments = read_json(arguments) if arguments.strip() else {}
         except (ValueError, RecursionError) as error:
             raise InvalidRequestError(f"{where}.function.arguments is not JSON: {error}", param=f"{where}.function.arguments") from error
     return {**call, "function": {**function, "arguments": arguments}}
