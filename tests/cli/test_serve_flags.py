@@ -47,6 +47,11 @@ def test_a_folder_for_the_prefix_cache(run):
     assert run("--prefix-cache-dir", "d", "--no-enable-prefix-caching")[0] != 3
 
 
+def test_numbers_of_tokens_take_units(run):
+    config = run("--max-model-len", "1.5k", "--max-num-batched-tokens", "2K")[1]
+    assert (config.model.max_model_len, config.scheduler.max_num_batched_tokens) == (1500, 2048)
+
+
 def test_every_flag_reaches_its_field(run):
     code, config, options = run(
         *["m", "--revision", "r", "--download-dir", "d", "--max-model-len", "99", "--generation-config", "vllm"],
@@ -187,6 +192,9 @@ def test_keys_from_the_environment(run, monkeypatch):
         (["--allowed-origins", "[1]"], 1, "octavo: --allowed-origins must be an origin"),
         (["--backend", "abacus"], 1, "octavo: --backend must be one of"),
         (["--kv-cache-memory", "lots"], 2, "'lots' is not a size"),
+        (["--max-model-len", "1.5K"], 2, "'1.5K' is not a valid integer; write it like 8192, 8K (8192) or 25.6k (25600)"),
+        (["--max-num-batched-tokens", "some"], 2, "'some' is not a valid integer"),
+        (["--max-num-batched-tokens", "-1k"], 1, "octavo: --max-num-batched-tokens must be at least 1, not -1000"),
         (["--port", "x"], 2, "--port"),
         (["--no-such-flag"], 2, "--no-such-flag"),
         (["a", "--model", "b"], 2, "two models"),

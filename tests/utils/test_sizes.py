@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.utils.sizes import format_size, parse_size
+from octavo.utils.sizes import format_size, parse_count, parse_size
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,30 @@ def test_a_plain_number_is_itself(size: int):
 )
 def test_sizes_for_people(size: int, text: str):
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("8192", 8192),
+        ("1k", 1000),
+        ("1K", 1024),
+        ("25.6k", 25_600),
+        ("1.5m", 1_500_000),
+        ("2M", 2**21),
+        ("3g", 3 * 10**9),
+        ("-1", -1),
+        (" 2K ", 2048),
+    ],
+)
+def test_numbers_of_tokens_as_people_write_them(text: str, count: int):
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "k", "1.5", "1.5K", "0.0001k", "2kb", "2KiB", "1 2", "--1", "+1", "1e3", "0x10", "\u0661", "inf", "9" * 31]
+)
+def test_what_is_no_number_of_tokens_is_refused_by_name(text: str):
+    with pytest.raises(ValueError, match="is not a valid integer") as error:
+        parse_count(text)
+    assert repr(text) in str(error.value)

@@ -267,6 +267,7 @@ _LONGEST = Annotated[
     int | None,
     Option(
         "--max-model-len",
+        parser=flags.count,
         least=1,
         metavar="TOKENS",
         help="The maximum length. Default: 1024 for chat64, 2048 for log-normal.",

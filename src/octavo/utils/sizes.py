@@ -1,8 +1,9 @@
-"""Amounts of memory as people write them."""
+"""Amounts of memory and numbers of tokens as people write them."""
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 _UNITS = {
     "": 1,
@@ -16,6 +17,7 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SHORT = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # No machine's memory takes more digits.
 _PATTERN = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)", re.ASCII)
@@ -32,6 +34,24 @@ def parse_size(text: str) -> int:
     if match is None or scale is None:
         raise ValueError(f"{text!r} is not a size; write it like 2GiB, 512MiB, 1.5GB or 1073741824")
     return int(float(match[1]) * scale) if "." in match[1] else int(match[1]) * scale
+
+
+def parse_count(text: str) -> int:
+    """A whole number, or one with k, m, g, t (powers of 1000, which may follow a fraction: 25.6k) or K, M, G, T (powers of 1024), as vLLM
+    takes numbers of tokens. A sign may come first.
+
+    Raises ValueError, with a message that shows how to write it, for anything else.
+    """
+    bare = text.strip()
+    negative = bare.startswith("-")
+    match = _PATTERN.fullmatch(bare.removeprefix("-"))
+    if match is not None:
+        number, unit = match.groups()
+        count = Fraction(number) * (_COUNTS.get(unit) or _SHORT.get(unit) or 0)
+        whole = count.denominator == 1 and not ("." in number and unit not in "kmgt")
+        if whole and (unit in _COUNTS or unit in _SHORT):
+            return -int(count) if negative else int(count)
+    raise ValueError(f"{text!r} is not a valid integer; write it like 8192, 8K (8192) or 25.6k (25600)")
 
 
 def format_size(size: int) -> str:
