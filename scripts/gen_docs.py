@@ -119,7 +119,10 @@ def cli_page() -> str:
         "Exit codes: 0 done, 1 an error, such as a value that can't hold, 2 a command line that can't be read, 130 Ctrl-C, "
         "141 the reader of stdout went away.\n\n"
         "Sizes are written like `2GiB`, `512MiB`, `1.5GB` or in bytes: KiB, MiB, GiB, TiB (and K, M, G, T) are powers of 1024, "
-        "KB, MB, GB, TB of 1000.\n\n" + environment_section() + "".join(sections) + refused_section()
+        "KB, MB, GB, TB of 1000. Numbers of tokens are written like 8192, 8K (8192) or 25.6k (25600).\n\n"
+        + environment_section()
+        + "".join(sections)
+        + refused_section()
     )
 
 
@@ -137,14 +140,15 @@ def kind_of(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"] if value is not None)
     kind = str(schema.get("type", "any"))
-    if kind == "array":
-        kind = f"array of {kind_of(schema.get('items', {}), schemas)}"
     limits = [f"{sign} {schema[key]:g}" if abs(schema[key]) < 2**31 - 1 else "" for key, sign in LIMITS.items() if key in schema]
     if schema.get("minLength") or schema.get("minItems"):
         limits.append("not empty")
     if "maxItems" in schema:
         limits.append(f"at most {schema['maxItems']}")
-    return ", ".join([kind, *filter(None, limits)])
+    own = ", ".join(filter(None, limits))
+    if kind == "array":
+        return f"array{own and f' ({own})'} of {kind_of(schema.get('items', {}), schemas)}"
+    return f"{kind}, {own}" if own else kind
 
 
 LIMITS = {"minimum": "≥", "maximum": "≤", "exclusiveMinimum": ">", "exclusiveMaximum": "<"}
