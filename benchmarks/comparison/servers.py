@@ -40,13 +40,8 @@ class LoadSpec:
         arguments = ["--clients", str(self.clients), "--rate", f"{self.rate:g}"]
         if self.random is not None:
             names = ("--num-prompts", "--input-len", "--output-len")
-            arguments += [
-                "--workload",
-                "random",
-                "--vocab-size",
-                "40000",
-                *(word for pair in zip(names, map(str, self.random), strict=True) for word in pair),
-            ]
+            arguments += ["--workload", "random", "--vocab-size", "40000"]
+            arguments += [word for pair in zip(names, map(str, self.random), strict=True) for word in pair]
         return arguments
 
 

@@ -58,6 +58,7 @@ def test_sizes_for_people(size: int, text: str):
         ("2M", 2**21),
         ("3g", 3 * 10**9),
         ("-1", -1),
+        ("-2k", -2000),
         (" 2K ", 2048),
     ],
 )
@@ -66,7 +67,7 @@ def test_numbers_of_tokens_as_people_write_them(text: str, count: int):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "k", "1.5", "1.5K", "0.0001k", "2kb", "2KiB", "1 2", "--1", "+1", "1e3", "0x10", "\u0661", "inf", "9" * 31]
+    "text", ["", "k", "1.5", "1.0", "2.0K", "1.5K", "0.0001k", "2kb", "2KiB", "1 2", "--1", "+1", "1e3", "0x10", "\u0661", "inf", "9" * 31]
 )
 def test_what_is_no_number_of_tokens_is_refused_by_name(text: str):
     with pytest.raises(ValueError, match="is not a valid integer") as error:

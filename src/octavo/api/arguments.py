@@ -38,8 +38,6 @@ _DEFAULTED = (
     "max_compiled_grammars",
 )
 
-_OWN_TOKENIZER = "the tokenizer is the checkpoint's own"
-
 
 def engine_config(who: str, model: Any, keywords: Mapping[str, Any], *, seed: Any = None) -> EngineConfig:
     """EngineConfig from vLLM's keywords. `who` takes the keywords, for errors.
@@ -70,8 +68,7 @@ def refuse_others(who: str, model: Any, others: Mapping[str, Any]) -> None:
         else:
             raise unknown_argument(who, name)
         if not any(_alike(value, each) for each in allowed):
-            reason = _OWN_TOKENIZER if name == "tokenizer" else REASONS.get(name)
-            hint = f": {reason}" if reason else ""
+            hint = f": {REASONS[name]}" if name in REASONS else ""
             shown = "a token" if name == "hf_token" else repr(value)
             raise ConfigError(f"{name}: {shown} is not supported by this version of Octavo{hint}", param=name)
 

@@ -5,6 +5,7 @@ A parameter of a command has the name of the field that it fills in EngineConfig
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -30,20 +31,19 @@ MODEL, CACHE, SCHEDULER, BACKEND, ENGINE = ModelConfig(), CacheConfig(), Schedul
 STRUCTURED = StructuredOutputsConfig()
 
 
-def size(text: str | int) -> int:
-    """parse_size for click, which sends defaults through it too. Raises click.BadParameter."""
-    try:
-        return text if isinstance(text, int) else parse_size(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+def _for_click(parse: Callable[[str], int]) -> Callable[[str | int], int]:
+    """`parse` as click wants it, which sends defaults through it too. Raises click.BadParameter."""
+
+    def parsed(text: str | int) -> int:
+        try:
+            return text if isinstance(text, int) else parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return parsed
 
 
-def count(text: str | int) -> int:
-    """parse_count, likewise."""
-    try:
-        return text if isinstance(text, int) else parse_count(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+size, count = _for_click(parse_size), _for_click(parse_count)
 
 
 MODEL_HELP = "An alias (smollm2), a .gguf file, a folder with safetensors, pypi:PACKAGE, or ORG/NAME on the hub."

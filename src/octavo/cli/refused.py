@@ -73,7 +73,7 @@ def _of_the_engine() -> list[Refused]:
 REFUSED: tuple[Refused, ...] = (
     *_of_the_engine(),
     Refused("--api-server-count", ("1",)),
-    Refused("--tokenizer", hint="the tokenizer is the checkpoint's own"),
+    Refused("--tokenizer", hint=REASONS["tokenizer"]),
     Refused("--lora-modules", hint=REASONS["enable_lora"]),
     *_values("--chat-template-content-format", "--default-chat-template-kwargs"),
     *_switches("--enable-force-include-usage"),

@@ -82,7 +82,8 @@ REASONS = {
     **dict.fromkeys(("distributed_executor_backend", "enable_expert_parallel"), _ONE_DEVICE),
     **dict.fromkeys(("enable_lora", "enable_lora_bias", "max_loras", "max_lora_rank", "max_cpu_loras", "fully_sharded_loras"), _ADAPTERS),
     **dict.fromkeys(("mm_processor_kwargs", "limit_mm_per_prompt", "allowed_local_media_path", "allowed_media_domains"), _TEXT_ONLY),
-    **dict.fromkeys(("tokenizer_mode", "tokenizer_revision"), _OWN_TOKENIZER),
+    # `tokenizer` is none of the above: it may name the model itself.
+    **dict.fromkeys(("tokenizer", "tokenizer_mode", "tokenizer_revision"), _OWN_TOKENIZER),
     **dict.fromkeys(("attention_backend", "compilation_config"), _NO_KERNELS),
     **dict.fromkeys(("spec_method", "spec_model", "speculative_config"), "it has no speculative decoding"),
     **dict.fromkeys(("load_format", "config_format"), "the format is read from the checkpoint itself"),

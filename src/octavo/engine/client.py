@@ -127,8 +127,9 @@ class EngineClient:
         await self._send(UseVocabulary(vocabulary))
 
     async def abort(self, request_ids: list[str]) -> None:
-        """Tells the engine to forget requests; nothing if it is dead."""
+        """Tells the engine to forget requests; nothing if it is dead. Raises RuntimeError in another event loop than the one of `start`."""
         if self.is_alive and request_ids:
+            self._check_loop()
             await self._send(Abort(request_ids))
 
     async def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
@@ -289,5 +290,4 @@ class EngineClient:
             raise RuntimeError("the engine was started in another event loop, and can be used and closed only there")
 
     async def _send(self, message: ToEngine) -> None:
-        self._check_loop()
         await self._socket.send(self._encoder.encode(message))

@@ -97,11 +97,12 @@ def _functions(tools: list[Tool]) -> dict[str, FunctionDefinition]:
 
 def _check_parameters(function: FunctionDefinition, path: str) -> None:
     kind = "object" if function.parameters is None else function.parameters.get("type", "object")
-    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
-        shown = f"{json.dumps(kind, ensure_ascii=False):.60}"
+    if kind == "object":
+        return
+    shown = f"{json.dumps(kind, ensure_ascii=False):.60}"
+    if not (isinstance(kind, list) and "object" in kind):
         raise InvalidRequestError(f"{path}: must be the schema of an object, not of type {shown}; arguments are objects.", param=path)
-    if function.strict and kind not in ("object", ["object"]):
-        shown = f"{json.dumps(kind, ensure_ascii=False):.60}"
+    if function.strict and kind != ["object"]:
         raise InvalidRequestError(f'{path}: must be of type "object" alone where strict is true, not {shown}.', param=path)
 
 

@@ -17,10 +17,11 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SHORT = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # No machine's memory takes more digits.
 _PATTERN = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)", re.ASCII)
+
+_COUNT = re.compile(r"(-?\d{1,30})\s*([KMGT]?)|(-?\d{1,30}(?:\.\d{1,30})?)\s*([kmgt])", re.ASCII)
 
 
 def parse_size(text: str) -> int:
@@ -42,15 +43,14 @@ def parse_count(text: str) -> int:
 
     Raises ValueError, with a message that shows how to write it, for anything else.
     """
-    bare = text.strip()
-    negative = bare.startswith("-")
-    match = _PATTERN.fullmatch(bare.removeprefix("-"))
+    match = _COUNT.fullmatch(text.strip())
     if match is not None:
-        number, unit = match.groups()
-        count = Fraction(number) * (_COUNTS.get(unit) or _SHORT.get(unit) or 0)
-        whole = count.denominator == 1 and not ("." in number and unit not in "kmgt")
-        if whole and (unit in _COUNTS or unit in _SHORT):
-            return -int(count) if negative else int(count)
+        whole, binary, decimal, unit = match.groups()
+        if whole is not None:
+            return int(whole) * _SHORT.get(binary, 1)
+        count = Fraction(decimal) * _UNITS[f"{unit}b"]
+        if count.denominator == 1:
+            return int(count)
     raise ValueError(f"{text!r} is not a valid integer; write it like 8192, 8K (8192) or 25.6k (25600)")
 
 
